@@ -25,8 +25,8 @@ use tracing_subscriber::fmt::MakeWriter;
 const QUEUE_BYTES_MAX: usize = 4 << 20;
 /// The capacity of the buffer that the thread keeps between two writes, in bytes.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
-/// The time after a write for which the thread gathers further lines, unless they fill the buffer. A busy replica then
-/// wakes the thread once for many lines.
+/// The time after a write for which the thread gathers lines. It ends early if the buffer is full or `flush` waits. A busy
+/// replica thus wakes the thread once for many lines.
 const GATHER: Duration = Duration::from_millis(10);
 /// The delay before a retry when standard error is non-blocking and full.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -40,8 +40,9 @@ pub(super) struct LogWriter(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     format: LogFormat,
+    gather: Duration,
     queue: Mutex<Queue>,
-    /// Notified when the thread has something to do.
+    /// Notified when the first line arrives, when the buffer is full, and when `flush` waits.
     filled: Condvar,
     /// Notified when the thread has written or dropped all lines that it took from the queue.
     written: Condvar,
@@ -54,7 +55,7 @@ struct Queue {
     is_writing: bool,
     /// Whether the thread waits for the first line.
     is_idle: bool,
-    /// Whether somebody waits until all lines are written.
+    /// Whether `flush` has asked for the next write without gathering.
     is_urgent: bool,
     /// The number of dropped lines that the log has not reported yet.
     dropped: u64,
@@ -66,8 +67,17 @@ impl LogWriter {
     /// # Errors
     /// If the thread cannot start.
     pub(super) fn start(format: LogFormat, out: impl Write + Send + 'static) -> io::Result<Self> {
+        Self::start_with(format, GATHER, out)
+    }
+
+    fn start_with(
+        format: LogFormat,
+        gather: Duration,
+        out: impl Write + Send + 'static,
+    ) -> io::Result<Self> {
         let writer = Self(Arc::new(Shared {
             format,
+            gather,
             queue: Mutex::default(),
             filled: Condvar::default(),
             written: Condvar::default(),
@@ -82,8 +92,10 @@ impl LogWriter {
         let deadline = Instant::now() + patience;
         let mut queue = self.0.queue.lock();
         while queue.is_writing || !queue.lines.is_empty() {
-            queue.is_urgent = true;
-            self.0.filled.notify_one();
+            if !queue.lines.is_empty() {
+                queue.is_urgent = true;
+                self.0.filled.notify_one();
+            }
             if self.0.written.wait_until(&mut queue, deadline).timed_out() {
                 return false;
             }
@@ -126,11 +138,11 @@ impl LogWriter {
             }
             lines.clear();
             lines.shrink_to(BUFFER_BYTES_KEPT);
-            gather_until = Instant::now() + GATHER;
+            gather_until = Instant::now() + self.0.gather;
         }
     }
 
-    /// Waits for lines, and swaps them with the written ones.
+    /// Waits until lines are due, and swaps the queue with the buffer of written lines.
     fn take(&self, written: &mut Vec<u8>, gather_until: Instant) {
         let mut queue = self.0.queue.lock();
         queue.is_writing = false;
@@ -254,6 +266,25 @@ mod tests {
         assert_eq!(escaped(LogFormat::Text, line), "é \\u{202e}\\u{e0041}\n".as_bytes());
         assert_eq!(escaped(LogFormat::Json, line), "é \\u202e\\udb40\\udc41\n".as_bytes());
         assert!(matches!(escaped(LogFormat::Text, "é\n".as_bytes()), Cow::Borrowed(_)));
+    }
+
+    /// After a write, the thread gathers lines until the buffer is full, or somebody waits for them.
+    #[test]
+    fn lines_after_a_write_are_written_together() {
+        let (permit, permits) = sync_channel(8);
+        let (written, reader) = sync_channel(8);
+        let (hour, out) = (Duration::from_secs(3600), Gate { permits, written });
+        let writer = LogWriter::start_with(LogFormat::Text, hour, out).unwrap();
+        (0..8).for_each(|_| permit.send(Ok(())).unwrap());
+        writer.push(b"first\n");
+        assert_eq!(reader.recv().unwrap(), b"first\n");
+        writer.push(b"second\n");
+        writer.push(b"third\n");
+        assert!(writer.flush(Duration::from_secs(60)));
+        assert_eq!(reader.recv().unwrap(), b"second\nthird\n");
+        let line = [vec![b'x'; 1023], vec![b'\n']].concat();
+        (0..64).for_each(|_| writer.push(&line));
+        assert_eq!(reader.recv().unwrap().len(), 64 << 10);
     }
 
     #[test]
