@@ -62,8 +62,8 @@ usage: cargo xtask <command>
                          uses a debug build
   build                  build the optimized program for production, and print its path
   test [--long] [ARGS]   run setup, then all tests; ARGS are passed to `cargo test` (-p selects one
-                         package); --long runs the long forms of tests and `chart --apiserver`, and plants
-                         all bugs
+                         package); --long runs the long forms of tests, `fleet` and `chart --apiserver`, and
+                         plants all bugs
   verify                 run all checks except the tests; changes no file
   fix                    format, apply clippy's suggestions, and regenerate docs/metrics.md and the dashboards
   conformance [--check]  write a page with the tests of each requirement into the target directory, from the
@@ -102,8 +102,9 @@ usage: cargo xtask <command>
   far-clients [--program PATH] [CLIENT..]
                          run istiod and istio-agent with an Envoy, Kitex, Armeria and grpc-java with a debug build or
                          a program: updates, removals, a restart and traffic; compiles istiod once (30 minutes)
-  fleet [--before REV]   compare the answers of three replicas with 20 Envoys, 4 gRPC clients and 300 synthetic
-                         streams in 40 situations; --before also asks a cluster with a replica of that revision
+  fleet [--before REV]   compare the answers of three replicas with the resources of 20 Envoys, 4 gRPC clients and 300
+                         synthetic streams, in 40 situations (15 minutes); --before also asks a cluster in which one
+                         replica runs a revision without questions between replicas, such as 4e4f226b
   compare REV [--rounds N]
                          build the program and that of an earlier revision, and measure both in turns (writes,
                          fanout, etcd); fails if a cost grew by more than 10 % (6 minutes on two idle cores, and
@@ -238,8 +239,8 @@ fn conformance_kit(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
 }
 
 /// Runs the tests, with cargo's own output. Arguments that xtask does not know go to `cargo test`.
-/// Without such arguments, the command also checks the demo, the mixin and the Helm chart. The long form plants bugs, and
-/// installs the chart in an API server.
+/// Without such arguments, the command also checks the demo, the mixin and the Helm chart. The long form runs `fleet`, plants
+/// bugs, and installs the chart in an API server.
 fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     setup::all(paths)?;
     let call = TestCall::parse(args);

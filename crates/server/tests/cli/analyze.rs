@@ -211,7 +211,7 @@ fn nodes_with_long_ids_are_listed_by_another_replica() {
         let n: u64 = counted["counts"].as_object()?.values().filter_map(Value::as_u64).sum();
         (n == 28).then_some(())
     });
-    // A page of 12 MB may take longer than a busy machine permits.
+    // On a busy machine, a page of 12 MB may exceed the time limit of an answer.
     let list: Value = eventually("a complete list", || {
         let done = other.run(&["nodes", "-o", "json"], "");
         (done.code == 0).then(|| serde_json::from_str(&done.out).unwrap())

@@ -117,7 +117,7 @@ fn every_replica_knows_which_client_has_not_acknowledged() {
     let mut clients: Vec<Client> = Vec::new();
     let mut version = String::new();
     for (replica, id) in replicas.iter().zip(["a", "b", "c"]) {
-        // The replica has what was written through another one.
+        // After this linearizable read, the replica has the writes of the other replicas.
         replica.json(&["get"]);
         let mut client = runtime.block_on(Client::open(replica, id));
         version = runtime.block_on(client.answer(Ok(())));

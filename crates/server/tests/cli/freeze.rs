@@ -48,7 +48,7 @@ impl Fleet {
         self.clients.clear();
         let mut first = Vec::new();
         for (n, replica) in replicas.iter().enumerate() {
-            // The replica has what was written through another one.
+            // After this linearizable read, the replica has the writes of the other replicas.
             replica.json(&["get"]);
             self.runtime.block_on(async {
                 let mut client = Client::resume(replica, &format!("node-{n}"), "").await;

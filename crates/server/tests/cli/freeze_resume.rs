@@ -372,7 +372,7 @@ fn freeze_ends_once_although_the_leader_is_lost() {
     fleet.replicas[leading].kill();
     let has_ended = |replica: &Replica| {
         let done = replica.run(&["freezes", "-o", "json"], "");
-        // Without a leader, there is no answer.
+        // A replica without a leader does not answer.
         let freezes: Option<Value> =
             serde_json::from_str(&done.out).ok().filter(|_| done.code == 0);
         freezes.filter(|freezes| freezes["freezes"].as_array().is_none_or(Vec::is_empty)).map(drop)

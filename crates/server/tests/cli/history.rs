@@ -40,7 +40,7 @@ fn content(replica: &Replica, scope: &str) -> BTreeMap<String, Value> {
 fn every_replica_leads_back_to_an_earlier_revision() {
     let root = tempfile::tempdir().unwrap();
     let mut replicas = joined(root.path());
-    // A busy machine may answer late.
+    // On a busy machine, a replica may answer late.
     let confirm = ["--confirm", "unasked"];
     let apply = ["apply", "-f", "-", "--scope", "edge", "--author", "ann", "--prune"];
     let apply = [&apply[..], &confirm].concat();

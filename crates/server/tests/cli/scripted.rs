@@ -256,7 +256,7 @@ impl Task {
     async fn stream(&mut self, at: usize) -> End {
         let address = self.addresses.lock().unwrap()[at].clone();
         let opened = open(&address, self.protocol, self.first());
-        // A replica that hangs accepts connections, and does not answer. The client tries another one, if it returns.
+        // A replica that hangs accepts connections, and does not answer. A client that returns then tries the next replica.
         let limit = if self.returns { Duration::from_secs(1) } else { DEADLINE };
         let opened = tokio::time::timeout(limit, opened).await;
         let Ok(Some((requests, mut responses))) = opened else { return End::Lost };

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub(crate) use chancery_testing::{DEADLINE, KillOnDrop, eventually};
 
-/// The maximum duration of a command. A command that has lost its server tries for up to two minutes.
+/// The maximum duration of a command. A command that has lost its server retries for up to two minutes.
 const COMMAND_MAX: Duration = Duration::from_secs(240);
 
 /// Returns the binary without environment variables that could change its behavior.
@@ -23,7 +23,7 @@ pub(crate) fn chancery() -> Command {
     of_program(Path::new(env!("CARGO_BIN_EXE_chancery")))
 }
 
-/// Returns a program of any release, like [`chancery`].
+/// Returns a command for a program of any release, with the environment of [`chancery`].
 pub(crate) fn of_program(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("USER", "tester").stdin(Stdio::null());

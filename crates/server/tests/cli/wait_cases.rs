@@ -343,9 +343,9 @@ fn waits_never_say_yes_before_clients_have_acknowledged() {
         let case = Case::random(seed);
         let begun = Instant::now();
         let said_yes = case.run(&mut fleet);
-        n_yes += u64::from(said_yes);
+        n_yes += u64::from(said_yes && !case.is_calm());
         eprintln!("case {seed}: yes {said_yes}, {:?}, {:?}", case.fault, begun.elapsed());
     }
-    eprintln!("{n_yes} of {n_cases} answers are yes");
-    assert!(n_yes * 5 > n_cases, "too few of the answers are yes: {n_yes}");
+    eprintln!("{n_yes} of {n_cases} answers are yes, although something could have prevented it");
+    assert!(n_yes > 0, "only calm cases are answered with yes");
 }

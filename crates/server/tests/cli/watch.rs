@@ -82,7 +82,7 @@ impl Watcher {
 
     /// Waits for the next event that `select` selects.
     pub(crate) fn wait(&self, what: &str, mut select: impl FnMut(&Value) -> bool) -> Value {
-        // Other events, such as those of progress, come without an end.
+        // Other events, such as progress notifications, arrive forever.
         let (start, mut others) = (Instant::now(), Vec::new());
         loop {
             assert!(start.elapsed() < DEADLINE, "no event: {what}: {others:#?}");

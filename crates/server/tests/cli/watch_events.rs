@@ -41,7 +41,7 @@ fn live(fleet: &Fleet, at: usize, writer: usize) {
     client.record().manner = Manner::Accept;
     publish(&fleet.replicas[writer], "3s");
     until_held(&client, 3);
-    // A client that leaves at once may take its acknowledgment with it.
+    // If the client closed its stream at once, its acknowledgment could be lost.
     eventually("the replica knows that the client accepts", || {
         let done = fleet.replicas[at].run(&["node", "edge-1", "-o", "json"], "");
         let node: Value = serde_json::from_str(&done.out).ok()?;
@@ -203,7 +203,7 @@ fn changes_of_members_reach_watchers() {
         watcher.next("the position");
         watcher
     });
-    // A busy machine may change the leader.
+    // On a busy machine, the leader may change.
     let is_leader = |member: &Value| member["kind"] == "leader";
     let member = |watcher: &Watcher| {
         let event = watcher
@@ -212,7 +212,7 @@ fn changes_of_members_reach_watchers() {
     };
     let mut fourth = Replica::new(root.path(), 4);
     fourth.start_and_wait(&["--join", &fleet.replicas[leader].raft]);
-    // The first client of a new member is seen, although no watcher has asked the member before.
+    // The watchers see the first client of a new member, even if they have not asked the member before.
     let addresses = fleet.addresses.clone();
     addresses.lock().unwrap()[other] = fourth.xds();
     let mut client = Client::new("new-1");

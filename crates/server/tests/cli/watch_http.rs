@@ -147,7 +147,7 @@ impl Browser {
         self.last = Some(event.id.clone());
     }
 
-    /// Reads at least `n` events, and then those that have arrived. Returns early if the stream ends.
+    /// Reads `n` events. Stops early when the test is over, and fails if the stream ends.
     fn read(&mut self, at: usize, n: usize) -> io::Result<()> {
         let mut source = EventSource::open(&self.servers[at], &self.path, self.last.as_deref())?;
         for _ in 0..n {
@@ -201,7 +201,13 @@ fn server_sent_events_resume_after_the_last_event_id_on_any_replica() {
             // The replica ends while the browser reads from it.
             let before = browser.seen.len();
             thread::scope(|scope| {
-                let reading = scope.spawn(|| browser.read(at, usize::MAX));
+                let reading = scope.spawn(|| {
+                    // The stream may not open on a replica that has just started.
+                    eventually("the stream ends with its replica", || {
+                        let end = browser.read(at, usize::MAX);
+                        (browser.seen.len() > before).then_some(end)
+                    })
+                });
                 let over = Over(&shared.is_over);
                 eventually("the stream has a revision", || {
                     (shared.n_seen.load(Ordering::Relaxed) > before).then_some(())

@@ -1,4 +1,4 @@
-//! Three replicas with Envoys, gRPC clients and synthetic clients in situations of which operators ask. After each, every
+//! Three replicas with Envoys, gRPC clients and synthetic clients in situations about which operators ask. After each situation, every
 //! replica must give the answer that the clients themselves confirm: Envoy's configuration dump, the status of the gRPC
 //! clients, and the records of the synthetic clients.
 
@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use chancery_testing::reserve_port;
+use chancery_testing::{Lack, reserve_port, skip};
 use serde_json::{Value, json};
 
 use self::{
@@ -41,7 +41,7 @@ use crate::support::{
 
 const SERVICE: &str = "greeter.fleet";
 
-/// Returns whether the machine runs nothing else: `cargo xtask fleet`.
+/// Returns whether `cargo xtask fleet` runs the test, with nothing else on the machine.
 fn is_large() -> bool {
     env::var_os("CHANCERY_TEST_FLEET").is_some()
 }
@@ -54,8 +54,13 @@ fn kinds() -> Result<Vec<Kind>> {
         &[Kind::Python; 2]
     };
     let or_python = |kind: &Kind| {
-        let is_absent = kind.absence()?.is_some();
-        Ok(if is_absent { Kind::Python } else { *kind })
+        Ok(match kind.absence()? {
+            Some(reason) => {
+                skip(Lack::Go, &format!("the fleet has no grpc-go: {reason}"));
+                Kind::Python
+            }
+            None => *kind,
+        })
     };
     all.iter().map(or_python).collect()
 }
@@ -241,8 +246,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Brings in a situation, and compares the answers of every live replica about all nodes with the clients. The dumps
-    /// of one Envoy of each replica are compared, too.
+    /// Causes a situation, and compares the answers of every live replica about all nodes with the clients. Also compares
+    /// the dump of one Envoy of each replica.
     fn run(&mut self, situation: &Situation) -> Result<()> {
         (situation.change)(self)?;
         let unusual = self.unusual.clone();

@@ -47,7 +47,7 @@ pub(super) fn revision_of(replica: &Chancery) -> Result<u64> {
     status["revision"].as_u64().with_context(|| format!("no revision: {status}"))
 }
 
-/// A wait for the revision ends, except for these nodes.
+/// Checks that a wait for the revision ends for all nodes except `unsettled`.
 pub(super) fn check_wait(replica: &Chancery, revision: u64, unsettled: &[&str]) -> Result<()> {
     let timeout = if unsettled.is_empty() { "30s" } else { "1s" };
     let done = replica.ask(&["wait", &revision.to_string(), "--timeout", timeout], "")?;
@@ -70,8 +70,7 @@ pub(super) fn subscription_of<'a>(node: &'a Value, type_url: &str) -> Result<&'a
     found.with_context(|| format!("no subscription of {type_url}: {node}"))
 }
 
-/// Compares the acknowledged version of a type with the one of the Envoy, which does not take over the version of a
-/// response that changes nothing.
+/// Compares the acknowledged version of a type with Envoy's version. Envoy keeps its version if a response changes nothing.
 pub(super) fn check_version(subscription: &Value, held: &Held, type_url: &str) -> Result<()> {
     let version = held.versions.get(type_url).context("Envoy shows no version")?;
     let acked = subscription["acked_version"].as_str().unwrap_or_default();
@@ -83,7 +82,7 @@ pub(super) fn check_version(subscription: &Value, held: &Held, type_url: &str) -
 /// Compares the answer about a gRPC client with what the client reports.
 pub(super) fn check_client(node: &Value, client: &mut GrpcClient) -> Result<()> {
     if client.kind == Kind::Node {
-        // It does not report its resources.
+        // grpc-js does not report its resources.
         ensure!(node["condition"]["state"] == "synced", "{node}");
         return Ok(());
     }

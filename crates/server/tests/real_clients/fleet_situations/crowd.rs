@@ -1,4 +1,4 @@
-//! Synthetic clients beside the real ones. Half of them use delta. Each records what it holds.
+//! Synthetic clients in addition to the real clients. Half of them use delta. Each client records its resources.
 
 use std::{
     collections::BTreeMap,
@@ -98,7 +98,7 @@ impl Crowd {
         self.until(name, "it owes an answer", |client| !client.record().unanswered.is_empty())
     }
 
-    /// Waits until all clients that are connected hold the cluster with a mark, except for these.
+    /// Waits until all connected clients except `except` hold the cluster with a mark.
     pub(super) fn until_held(&self, mark: i64, except: &[&str]) -> Result<()> {
         for (name, client) in &self.clients {
             let is_excepted = except.contains(&name.as_str());

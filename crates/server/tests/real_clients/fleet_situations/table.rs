@@ -27,7 +27,7 @@ pub(super) struct Situation {
     pub(super) change: fn(&mut Fleet) -> Result<()>,
 }
 
-/// Publishes the cluster of the synthetic clients with a new mark. All hold it in the end, except for these.
+/// Publishes the cluster of the synthetic clients with a new mark. Returns when all clients except `except` hold it.
 fn publish_crowd(fleet: &mut Fleet, at: usize, except: &[&str]) -> Result<()> {
     fleet.mark += 1;
     add(&fleet.replicas[at], SCOPE, &crowd::cluster(fleet.mark))?;
@@ -90,7 +90,7 @@ fn own_cluster(fleet: &mut Fleet, proxy: usize, exists: bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits until another replica than this one leads.
+/// Waits until a replica other than `former` leads.
 fn wait_for_leader_besides(fleet: &Fleet, asked: usize, former: usize) -> Result<()> {
     wait_for("another leader", 2 * STEP, || {
         let status = fleet.replicas[asked].ask(&["cluster", "status"], "")?.json;
@@ -101,7 +101,7 @@ fn wait_for_leader_besides(fleet: &Fleet, asked: usize, former: usize) -> Result
     Ok(())
 }
 
-/// Cuts a replica off. It runs, and knows only its own clients.
+/// Cuts a replica off. The replica keeps running, and knows only its own clients.
 fn cut(fleet: &mut Fleet, at: usize, cut: Cut) -> Result<()> {
     fleet.network.cut(at, cut);
     fleet.live.retain(|live| *live != at);
@@ -160,8 +160,8 @@ pub(super) const TABLE: &[Situation] = situations! {
     },
     "a cluster of one Envoy": |fleet| own_cluster(fleet, 1, true),
     "a cluster of another Envoy": |fleet| own_cluster(fleet, 3, true),
-    "the end of the first one": |fleet| own_cluster(fleet, 1, false),
-    "the end of the second one": |fleet| own_cluster(fleet, 3, false),
+    "the end of the cluster of the first Envoy": |fleet| own_cluster(fleet, 1, false),
+    "the end of the cluster of the second Envoy": |fleet| own_cluster(fleet, 3, false),
     "a changed route table": |fleet| {
         let mut changed = route("main", "web");
         changed["response_headers_to_remove"] = json!(["x-none"]);
@@ -173,14 +173,14 @@ pub(super) const TABLE: &[Situation] = situations! {
     "a delta client rejects": |fleet| reject(fleet, 1, &[2]),
     "the delta client accepts a later write": |fleet| accept(fleet, 2),
     "clients of all replicas reject": |fleet| reject(fleet, 2, &[3, 4, 5, 6, 7, 8]),
-    "a revision of nobody while they reject": |fleet| {
+    "a revision of nobody while clients reject": |fleet| {
         add(&fleet.replicas[0], "nobody", &cluster(Mode::SotwAds, "unseen", "4s")).map(drop)
     },
-    "all of them accept": |fleet| accept(fleet, 0),
+    "all clients accept": |fleet| accept(fleet, 0),
     "a silent SotW client": |fleet| silence(fleet, 0, 1),
-    "its late acknowledgement": |fleet| answer(fleet, 1),
+    "the late acknowledgment of the SotW client": |fleet| answer(fleet, 1),
     "a silent delta client": |fleet| silence(fleet, 1, 2),
-    "the late acknowledgement of the delta client": |fleet| answer(fleet, 2),
+    "the late acknowledgment of the delta client": |fleet| answer(fleet, 2),
     "a client moves": |fleet| {
         fleet.crowd.client(&id(3))?.move_to(1);
         fleet.crowd.until(&id(3), "it moves", |client| client.record().connected == Some(1))
@@ -198,7 +198,7 @@ pub(super) const TABLE: &[Situation] = situations! {
         fleet.crowd.until("twin", "it connects", |client| client.record().connected == Some(0))?;
         fleet.crowd.until_held(fleet.mark, &[])
     },
-    "one of the two leaves": |fleet| {
+    "one of two clients with one ID leaves": |fleet| {
         fleet.crowd.close("twin")?;
         fleet.crowd.forget("twin");
         Ok(())

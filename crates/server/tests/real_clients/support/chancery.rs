@@ -44,7 +44,7 @@ pub(crate) struct Chancery {
     /// Further arguments of each start.
     arguments: Vec<String>,
     process: Option<Process>,
-    /// The network that has to know the process, and the number of the replica in it.
+    /// The network in which the process must be registered, and the index of the replica in the network.
     place: Option<(Network, usize)>,
 }
 
