@@ -6,7 +6,7 @@ use std::{
     net::TcpStream,
     path::Path,
     process::{Child, ChildStdout, Command, Output, Stdio},
-    sync::mpsc::channel,
+    sync::mpsc::sync_channel,
     thread,
     time::Duration,
 };
@@ -153,7 +153,7 @@ pub(crate) fn run(mut command: Command, input: &str) -> Done {
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
     let pid = rustix::process::Pid::from_child(&child);
-    let (sender, ended) = channel();
+    let (sender, ended) = sync_channel(1);
     thread::spawn(move || sender.send(child.wait_with_output()));
     let Ok(output) = ended.recv_timeout(COMMAND_MAX) else {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

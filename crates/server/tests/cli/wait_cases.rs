@@ -124,7 +124,7 @@ impl Case {
             20..23 => Fault::Partition(other, cut, None),
             _ => Fault::Partition(rng.usize(0..3), cut, Some(millis(&mut rng, 1..900))),
         };
-        if seed % 4 == 0 {
+        if seed.is_multiple_of(4) {
             // The answer must be yes.
             fault = Fault::None;
             for (_, manner) in &mut clients {
