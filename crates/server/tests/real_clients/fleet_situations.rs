@@ -1,6 +1,6 @@
-//! Three replicas with Envoys, gRPC clients and synthetic clients in situations about which operators ask. After each situation, every
-//! replica must give the answer that the clients themselves confirm: Envoy's configuration dump, the status of the gRPC
-//! clients, and the records of the synthetic clients.
+//! Three replicas with Envoys, gRPC clients and synthetic clients in situations about which operators ask. After each
+//! situation, every replica must give the answer that the clients themselves confirm: Envoy's configuration dump, the status
+//! of the gRPC clients, and the records of the synthetic clients.
 
 mod commands;
 mod crowd;

@@ -34,6 +34,12 @@ fn publish_crowd(fleet: &mut Fleet, at: usize, except: &[&str]) -> Result<()> {
     fleet.crowd.until_held(fleet.mark, except)
 }
 
+/// Publishes the cluster while a replica is cut off. Its clients do not receive the cluster.
+fn publish_to_live(fleet: &mut Fleet) -> Result<()> {
+    let ids = fleet.crowd_of_dead();
+    publish_crowd(fleet, 0, &ids.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// Lets clients reject the next write.
 fn reject(fleet: &mut Fleet, at: usize, numbers: &[usize]) -> Result<()> {
     let ids: Vec<String> = numbers.iter().copied().map(id).collect();
@@ -238,10 +244,7 @@ pub(super) const TABLE: &[Situation] = situations! {
         let at = follower(fleet)?;
         cut(fleet, at, Cut::Silent)
     },
-    "a write while the follower is cut off": |fleet| {
-        let ids = fleet.crowd_of_dead();
-        publish_crowd(fleet, 0, &ids.iter().map(String::as_str).collect::<Vec<_>>())
-    },
+    "a write while the follower is cut off": publish_to_live,
     "the follower is no longer cut off": heal,
     "the leader is cut off": |fleet| {
         if leader(fleet)? == 0 {
@@ -250,8 +253,7 @@ pub(super) const TABLE: &[Situation] = situations! {
         let former = leader(fleet)?;
         cut(fleet, former, Cut::Silent)?;
         wait_for_leader_besides(fleet, 0, former)?;
-        let ids = fleet.crowd_of_dead();
-        publish_crowd(fleet, 0, &ids.iter().map(String::as_str).collect::<Vec<_>>())
+        publish_to_live(fleet)
     },
     "the former leader is no longer cut off": heal,
     "connections to a follower are refused": |fleet| {
