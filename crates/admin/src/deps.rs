@@ -10,8 +10,8 @@ use chancery_audit::Audit;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
 use chancery_mcp::Sources;
-use chancery_model::State;
-use chancery_store::{Answerer, ReadError, Replica};
+use chancery_model::{Revision, State};
+use chancery_store::{Answerer, PastError, ReadError, Replica};
 use chancery_trace::Tracer;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The maximum time for which a read waits for the committed entries.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum number of answers about clients that are collected at a time. Further requests wait.
 const CSDS_ANSWERS_MAX: usize = 2;
@@ -208,6 +208,26 @@ impl Deps {
                 "{error}; {known}; try again, or write through another replica"
             ))
         })
+    }
+
+    /// Checks that a revision exists. Succeeds, too, if this replica cannot find out within `timeout`.
+    ///
+    /// # Errors
+    /// Fails if the revision is later than the newest one.
+    pub(crate) async fn check_exists(
+        &self,
+        revision: Revision,
+        timeout: Duration,
+    ) -> Result<(), AdminError> {
+        if revision <= self.replica.state().revision {
+            return Ok(());
+        }
+        let current = self.replica.read_barrier(timeout.min(READ_TIMEOUT)).await;
+        let newest = self.replica.state().revision;
+        if current.is_err() || revision <= newest {
+            return Ok(());
+        }
+        Err(PastError::Future { revision, newest }.into())
     }
 
     /// Waits until the state of this replica has the required freshness.

@@ -121,6 +121,7 @@ async fn explain_here(
     }
     let whole = ctx.deps.state(Freshness::of(request.stale)).await?;
     let state = ctx.visible_to_clients(&whole);
+    let newest = ctx.visible(&whole);
     let about = about.stored_as(&state, &request.name)?;
     let streams = nodes::streams_of_node(ctx, &request.node).await?;
     let (index, settings) =
@@ -130,12 +131,13 @@ async fn explain_here(
     let requested = requested(ctx, &about, &of_node).await;
     let replica_id = ctx.deps.replica.id();
     let collection = about.type_url().filter(|type_url| type_url.is_collection()).cloned();
-    let newest = Arc::clone(&whole);
+    let freezes = Arc::clone(&whole);
     let explain = move || {
         let streams: Vec<&StreamStatus> = streams.iter().collect();
         let references = about.key().map(|_| References { index: index.at(&whole), settings });
         let subject = Subject { id: &request.node, replica_id, streams: &streams, unasked };
-        explain(&state, &subject, &about, parameters, references)
+        let about = Question { about: &about, parameters, newest: &newest };
+        explain(&state, &subject, about, references)
     };
     let mut response = ctx.deps.work.run(Size::of(is_small), explain).await?;
     let is_rejected = requested.first().is_some_and(|text| text.starts_with("The client rejects"));
@@ -145,7 +147,7 @@ async fn explain_here(
     response.conclusions.extend(needed_by(&response));
     let scopes = response.scopes.iter().filter_map(|scope| ScopeName::new(&scope.scope).ok());
     let scopes: Vec<ScopeName> = scopes.collect();
-    response.conclusions.extend(held_sentences(&newest, &scopes));
+    response.conclusions.extend(held_sentences(&freezes, &scopes));
     if let Some(collection) = collection.filter(|_| response.streams.is_empty()) {
         let unrequested =
             unrequested_collections::find_unrequested(ctx, BTreeSet::from([collection])).await;
@@ -268,6 +270,8 @@ impl References {
 struct Question<'a> {
     about: &'a About,
     parameters: DynamicParameters,
+    /// The newest content. A freeze may hold some of it back from clients.
+    newest: &'a State,
 }
 
 impl Question<'_> {
@@ -292,10 +296,10 @@ struct Subject<'a> {
 fn explain(
     state: &State,
     subject: &Subject<'_>,
-    about: &About,
-    parameters: DynamicParameters,
+    question: Question<'_>,
     references: Option<References>,
 ) -> pb::ExplainResponse {
+    let about = question.about;
     let head = pb::ExplainResponse {
         revision: state.revision.0,
         node: subject.id.to_owned(),
@@ -307,17 +311,15 @@ fn explain(
     };
     // A node that reconnects may describe itself differently. The newest stream counts.
     let Some(newest) = subject.streams.last() else {
-        return explain_by_id(state, subject, &Question { about, parameters }, references, head);
+        return explain_by_id(state, subject, &question, references, head);
     };
     let node = &newest.node;
     let of_node = about.type_url().and_then(|url| node.dynamic_parameters.get(url.as_str()));
-    let about = &Question {
-        about,
-        parameters: match (parameters.is_empty(), of_node) {
-            (true, Some(of_node)) => of_node.clone(),
-            _ => parameters,
-        },
+    let parameters = match (question.parameters.is_empty(), of_node) {
+        (true, Some(of_node)) => of_node.clone(),
+        _ => question.parameters,
     };
+    let about = &Question { parameters, ..question };
     let (trials, matched) = try_assignments(state, node);
     let seen = matched.map(|rule| rule.scopes_for(node)).unwrap_or_default();
     let scopes =
@@ -519,7 +521,7 @@ fn conclude_content(
                 ),
             });
         }
-        About::Resource(key) => conclude_resource(out, state, seen, key, &about.parameters, node),
+        About::Resource(key) => conclude_resource(out, state, seen, key, about, node),
     }
 }
 
@@ -547,7 +549,7 @@ fn conclude_resource(
     state: &State,
     seen: &[ScopeName],
     key: &ResourceKey,
-    parameters: &DynamicParameters,
+    Question { parameters, newest, .. }: &Question<'_>,
     node: Option<&Node>,
 ) {
     let found = seen.iter().find_map(|scope| Some((scope, select(state, scope, key, parameters)?)));
@@ -582,19 +584,30 @@ fn conclude_resource(
             )),
         },
         (None, false) => out.extend(others.into_iter().map(|reason| format!("{reason}."))),
-        (None, true) => {
-            let elsewhere: Vec<&str> = state
-                .scopes
-                .keys()
-                .filter(|scope| state.get(scope, key).is_some() || !variants_of(scope).is_empty())
-                .map(ScopeName::as_str)
-                .take(10)
-                .collect();
-            out.push(if elsewhere.is_empty() { format!("{key} does not exist in any scope.") } else { format!(
-                    "{key} is not in the node's scopes; it exists in {}.",
-                    elsewhere.join(", ")
-                ) });
-        }
+        (None, true) => out.push(match seen.iter().find(|scope| has(newest, scope, key)) {
+            Some(scope) => format!(
+                "{key} of scope {scope} is new since the freeze, so that no client receives it yet."
+            ),
+            None => not_in_scopes(newest, key),
+        }),
+    }
+}
+
+/// Returns whether a scope has a resource, or variants of it.
+fn has(state: &State, scope: &ScopeName, key: &ResourceKey) -> bool {
+    let variants = state.collection(scope, &key.type_url);
+    let variants = variants.map_or(&[][..], |collection| collection.variants.of(key.name.as_str()));
+    state.get(scope, key).is_some() || !variants.is_empty()
+}
+
+/// Returns the sentence that a resource is not in the scopes of a node.
+fn not_in_scopes(state: &State, key: &ResourceKey) -> String {
+    let elsewhere = state.scopes.keys().filter(|scope| has(state, scope, key));
+    let elsewhere: Vec<&str> = elsewhere.map(ScopeName::as_str).take(10).collect();
+    if elsewhere.is_empty() {
+        format!("{key} does not exist in any scope.")
+    } else {
+        format!("{key} is not in the node's scopes; it exists in {}.", elsewhere.join(", "))
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::{self, Display, Formatter},
+    str::FromStr,
     time::Duration,
 };
 
@@ -36,22 +38,23 @@ const NAME_BYTES_MAX: usize = 256 << 10;
 /// The maximum number of nodes in a question whose sessions ended elsewhere.
 const LEFT_MAX: usize = 1000;
 
-/// The number of sessions that must acknowledge.
+/// The number of sessions that must acknowledge: `all`, a percentage such as `99%`, or a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Enough {
+pub enum Enough {
+    /// All sessions.
     All,
+    /// A part of the sessions, from 0 to 100.
     Percent(f64),
+    /// A number of sessions.
     Count(u64),
 }
 
-impl Enough {
-    /// Reads `all`, `99%` or a number; an empty text means all.
-    ///
-    /// # Errors
-    /// Fails for any other text.
-    pub(crate) fn parse(text: &str) -> Result<Self, AdminError> {
+impl FromStr for Enough {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         let parsed = match text.strip_suffix('%') {
-            _ if text.is_empty() || text == "all" => Some(Self::All),
+            _ if text == "all" => Some(Self::All),
             Some(percent) => {
                 let percent = percent.parse().ok().filter(|n| (0.0..=100.0).contains(n));
                 percent.map(Self::Percent)
@@ -59,9 +62,28 @@ impl Enough {
             None => text.parse().ok().map(Self::Count),
         };
         parsed.ok_or_else(|| {
-            let text = format!("invalid `for`: {text:?} is not a number of sessions; it must be `all`, a percentage such as 99%, or a number");
-            AdminError::Parameter(text)
+            format!("{text:?} is not a number of sessions; it must be `all`, a percentage such as 99%, or a number")
         })
+    }
+}
+
+impl Display for Enough {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+            Self::Count(n) => write!(f, "{n}"),
+        }
+    }
+}
+
+impl Enough {
+    /// Returns whether this number of sessions can be enough.
+    fn is_possible(self, asked: u64) -> bool {
+        match self {
+            Self::All | Self::Percent(_) => true,
+            Self::Count(n) => asked >= n,
+        }
     }
 
     /// Returns whether this number of the sessions is enough.
@@ -191,7 +213,9 @@ pub(crate) async fn wait_for(
         sessions.update(ended, (own_id, here), there);
         let passed = start.elapsed();
         let n_queries = sessions.n_queries();
-        let is_done = sessions.is_final()
+        // Further sessions may still begin.
+        let has_sessions = enough.is_possible(sessions.n_asked());
+        let is_done = sessions.is_final() && has_sessions
             || enough != Enough::All
                 && enough.is_reached(sessions.n_acknowledged(), sessions.n_asked());
         first_final = if is_done { first_final.or(Some(n_queries)) } else { None };
@@ -346,7 +370,10 @@ pub(crate) async fn wait(
         None => change,
         Some(scope) => change.of_scope(scope.clone()),
     };
-    let enough = Enough::parse(&request.r#for)?;
+    let enough = given(&request.r#for).map(str::parse).transpose();
+    let enough =
+        enough.map_err(|error| AdminError::Parameter(format!("invalid `for`: {error}")))?;
+    let enough = enough.unwrap_or(Enough::All);
     let held = || {
         let state = ctx.deps.replica.state();
         let mut held = held_up_to(&state, Revision(request.revision), scope.as_ref());
@@ -356,8 +383,9 @@ pub(crate) async fn wait(
     if let Some(held) = held() {
         return Ok(held);
     }
-    let timeout = request.wait_ms.map_or(DEFAULT, Duration::from_millis);
-    let waited = wait_for(ctx, change, timeout.min(WAIT_MAX), enough).await;
+    let timeout = request.wait_ms.map_or(DEFAULT, Duration::from_millis).min(WAIT_MAX);
+    ctx.deps.check_exists(Revision(request.revision), timeout).await?;
+    let waited = wait_for(ctx, change, timeout, enough).await;
     // A freeze may have begun meanwhile, or this replica was behind.
     Ok(held().unwrap_or(waited))
 }
@@ -440,14 +468,17 @@ mod tests {
 
     #[test]
     fn enough_is_all_a_percentage_or_a_number() {
-        let reached = |text: &str, n| Enough::parse(text).unwrap().is_reached(n, 200);
+        let reached = |text: &str, n| text.parse::<Enough>().unwrap().is_reached(n, 200);
         assert_eq!(
-            [("all", 199), ("", 200), ("99%", 197), ("99%", 198), ("5", 4), ("5", 5)]
+            [("all", 199), ("all", 200), ("99%", 197), ("99%", 198), ("5", 4), ("5", 5)]
                 .map(|(text, n)| reached(text, n)),
             [false, true, false, true, false, true]
         );
-        for text in ["101%", "-1", "most", "%", "NaN%"] {
-            assert!(Enough::parse(text).is_err(), "{text}");
+        for text in ["101%", "-1", "most", "%", "NaN%", ""] {
+            text.parse::<Enough>().unwrap_err();
+        }
+        for text in ["all", "99.5%", "5"] {
+            assert_eq!(text.parse::<Enough>().unwrap().to_string(), text);
         }
     }
 

@@ -22,6 +22,8 @@ use crate::{
     write_options::request_id,
 };
 
+/// The name of the assignments among the changed names.
+const ASSIGNMENTS: &str = "assignments";
 /// The default number of history entries.
 const HISTORY_DEFAULT: usize = 20;
 /// The maximum number of names of a revision.
@@ -201,7 +203,9 @@ impl<'a> Names<'a> {
             return Ok(entry);
         }
         let revision = Revision(entry.revision);
-        let names = self.names(revision)?;
+        let mut names = self.names(revision)?;
+        // The end of a freeze marks the assignments as changed, even if they are as before.
+        names.retain(|one| one.object != ASSIGNMENTS || entry.assignments > 0);
         let held = self.is_held(revision, entry.assignments > 0)?;
         Ok(pb::HistoryEntry { names, held, ..entry })
     }
@@ -264,7 +268,7 @@ fn changed_name(ctx: &Ctx, part: &PartKey) -> Option<pb::ChangedName> {
                 name: name.base().to_owned(),
             })
         }
-        PartKey::Assignments => of_cluster("assignments", "", Verb::Assignments),
+        PartKey::Assignments => of_cluster(ASSIGNMENTS, "", Verb::Assignments),
         PartKey::Rule(name) => of_cluster("rule", name, Verb::AccessRead),
         PartKey::Quota(name) => of_cluster("quota", name, Verb::AccessRead),
     }

@@ -140,6 +140,7 @@ pub use deps::AdminDeps;
 pub use early::{EarlyDeps, RouteSwitch, early_router};
 pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use external::settings::{ExternalInput, ExternalValidator};
+pub use fleet_wait::Enough;
 pub use held_changes::HIDDEN_SCOPE;
 #[doc(hidden)]
 pub use http::http_paths;

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::{
     AdminError,
     ctx::Ctx,
+    deps::READ_TIMEOUT,
     fleet::{self, Elsewhere, FleetRequest},
     held_changes::{held_up_to, hide_held},
     node_counts,
@@ -107,6 +108,9 @@ pub(crate) async fn list_nodes(
     if request.count {
         let counts = count(ctx, request).await?;
         return Ok(NodePages(stream::iter([Ok(counts)]).boxed()));
+    }
+    if let Some(revision) = request.behind {
+        ctx.deps.check_exists(Revision(revision), READ_TIMEOUT).await?;
     }
     let mut first = page(ctx, &request, if limit == 0 { PAGE_NODES_MAX } else { limit }).await?;
     let state = ctx.deps.replica.state();

@@ -21,9 +21,10 @@ fn structured_name_of_an_earlier_release_is_explained_under_its_stored_spelling(
         let (r#type, name) = ("cds".to_owned(), name.to_owned());
         let request = pb::ExplainRequest { r#type, name, ..pb::ExplainRequest::default() };
         let about = About::parse(&request).unwrap().stored_as(&state, &request.name).unwrap();
-        let parameters = DynamicParameters::default();
+        let about =
+            Question { about: &about, parameters: DynamicParameters::default(), newest: &state };
         let subject = Subject { id: "n", replica_id: 1, streams: &[], unasked: unasked(0) };
-        explain(&state, &subject, &about, parameters, None).conclusions.join(" ")
+        explain(&state, &subject, about, None).conclusions.join(" ")
     };
     let found = explained(stored);
     assert!(found.contains("web?b=2&a=1\" of scope default only with a wildcard"), "{found}");
@@ -51,7 +52,9 @@ fn explain_unconnected(assignments: &[(&str, i64, NodeMatcher, &str)]) -> pb::Ex
     let transaction = Transaction { assignments, ..Transaction::default() };
     let state = State::new(Incarnation(1)).apply(&transaction).state;
     let subject = Subject { id: "edge-1", replica_id: 1, streams: &[], unasked: unasked(2) };
-    explain(&state, &subject, &About::Everything, DynamicParameters::default(), None)
+    let parameters = DynamicParameters::default();
+    let about = Question { about: &About::Everything, parameters, newest: &state };
+    explain(&state, &subject, about, None)
 }
 
 fn with_id(id: &str) -> NodeMatcher {

@@ -302,11 +302,21 @@ pub(super) async fn run(
     };
     let expected = history.expect_head;
     let (is_check, follows) = (history.verify, history.follow);
+    let is_by_content =
+        [&request.scope, &request.r#type, &request.name].iter().any(|one| !one.is_empty());
     let history = list(&mut client, request).await?;
     if is_check {
         return history_check::run(&history.entries, expected.as_ref(), answer);
     }
-    answer.show(&history, |out| write_list(&history, follows, out))?;
+    answer.show(&history, |out| {
+        write_list(&history, follows, out)?;
+        // Revision 0 is empty, and revision 1 creates the first assignment.
+        if is_by_content && history.next.is_empty() && history.content_from > 0 {
+            let oldest = history.content_from;
+            writeln!(out, "the changes of revision {oldest} and earlier ones are no longer kept")?;
+        }
+        Ok(())
+    })?;
     if !follows {
         return Ok(());
     }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use chancery_admin::Enough;
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_config::Span;
 use clap::Args;
@@ -16,6 +17,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     progress::{Progress, Stage},
+    text::count,
 };
 
 /// The time between two counts of the sessions that have acknowledged.
@@ -31,8 +33,10 @@ pub(crate) struct Wait {
     #[arg(value_name = "REVISION")]
     revision: u64,
     /// Wait for all sessions, a percentage such as 99%, or a number of sessions
-    #[arg(long = "for", value_name = "SESSIONS", default_value = "all")]
-    sessions: String,
+    ///
+    /// With a number, the command also waits for sessions that do not exist yet.
+    #[arg(long = "for", value_name = "SESSIONS", default_value_t = Enough::All)]
+    sessions: Enough,
     /// Wait only for the nodes that receive this scope [default: all nodes with an assignment]
     #[arg(long)]
     scope: Option<String>,
@@ -47,17 +51,16 @@ pub(super) async fn run(
     mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let is_all = wait.sessions == "all";
     let request = pb::WaitRequest {
         revision: wait.revision,
         wait_ms: Some(wait.timeout.millis()),
         scope: wait.scope.unwrap_or_default(),
-        r#for: wait.sessions,
+        r#for: wait.sessions.to_string(),
     };
     let mut progress = Progress::new()?;
     let stage = progress.stage();
     stage.begin("waiting for the sessions");
-    let counts = count(client.clone(), &request, &stage);
+    let counts = count_sessions(client.clone(), &request, &stage);
     let limit = wait.timeout.duration().saturating_add(ANSWER_EXTRA);
     let waited = async {
         tokio::select! {
@@ -80,11 +83,11 @@ pub(super) async fn run(
         return Err(wait_result::held(&result.held));
     }
     answer.show(&result, |out| write_result(&result, out))?;
-    verdict(wait.revision, is_all, &result)
+    verdict(wait.revision, wait.sessions, &result)
 }
 
 /// Counts the sessions now and then, for the progress.
-async fn count(
+async fn count_sessions(
     mut client: AdminClient<Channel>,
     request: &pb::WaitRequest,
     stage: &Stage,
@@ -106,14 +109,17 @@ fn write_result(result: &pb::WaitResult, out: &mut dyn Write) -> io::Result<()> 
 
 /// Succeeds only if enough sessions are known to have acknowledged. A session that has not acknowledged decides a wait
 /// for all sessions, even if a replica did not answer. A replica that lacks the revision knows of no such session.
-fn verdict(revision: u64, is_all: bool, result: &pb::WaitResult) -> Result<(), Failure> {
+fn verdict(revision: u64, enough: Enough, result: &pb::WaitResult) -> Result<(), Failure> {
     if result.enough && result.asked > 0 {
         return Ok(());
     }
     let lacks_revision = result.unsettled_omitted == 0
         && !result.unsettled.is_empty()
         && result.unsettled.iter().all(|one| one.state == "behind");
-    if is_all && !result.settled && !(lacks_revision && result.replicas_not_asked > 0) {
+    if enough == Enough::All
+        && !result.settled
+        && !(lacks_revision && result.replicas_not_asked > 0)
+    {
         return Err(Failure::lines(wait_result::unsettled_lines(result)));
     }
     let not_all_asked =
@@ -129,6 +135,14 @@ fn verdict(revision: u64, is_all: bool, result: &pb::WaitResult) -> Result<(), F
     if result.asked == 0 {
         let line = format!("no session of the cluster has to acknowledge revision {revision}");
         return Err(Failure::with_exit(Exit::NoSessionConcerned, line));
+    }
+    if let (Enough::Count(n), 0) = (enough, result.left)
+        && result.settled
+    {
+        let (needed, words) = (count(n, "session"), wait_result::in_words(result));
+        return Err(Failure::new(format!(
+            "`--for {n}` needs {needed} with revision {revision}: {words}"
+        )));
     }
     if result.settled {
         return Err(not_all_asked());
@@ -158,7 +172,7 @@ mod tests {
             not_asked: vec![pb::ReplicaNotAsked { replica_id: 3, ..Default::default() }],
             ..Default::default()
         };
-        let failure = verdict(7, true, &result).unwrap_err();
+        let failure = verdict(7, Enough::All, &result).unwrap_err();
         assert_eq!(failure.exit, Exit::Failed, "{failure:?}");
         assert!(failure.lines[0].contains("edge-1"), "{failure:?}");
         assert!(failure.lines[1].contains("replica 3"), "{failure:?}");
@@ -169,12 +183,38 @@ mod tests {
             ..Default::default()
         };
         let alone = pb::WaitResult { unsettled: vec![behind], ..result.clone() };
-        let failure = verdict(7, true, &alone).unwrap_err();
+        let failure = verdict(7, Enough::All, &alone).unwrap_err();
         assert_eq!(failure.exit, Exit::NotAllAsked, "{failure:?}");
         assert!(failure.lines[1].contains("still at revision 6"), "{failure:?}");
         let complete = pb::WaitResult { replicas_not_asked: 0, not_asked: vec![], ..alone };
-        assert_eq!(verdict(7, true, &complete).unwrap_err().exit, Exit::Failed);
+        assert_eq!(verdict(7, Enough::All, &complete).unwrap_err().exit, Exit::Failed);
         // The sessions of the missing replica may be enough for a percentage.
-        assert_eq!(verdict(7, false, &result).unwrap_err().exit, Exit::NotAllAsked);
+        assert_eq!(verdict(7, Enough::Percent(50.0), &result).unwrap_err().exit, Exit::NotAllAsked);
+    }
+
+    /// The wait said that it is unknown whether all sessions have the revision, although all were known.
+    #[test]
+    fn fewer_sessions_than_needed_are_a_failure_that_says_so() {
+        let result = pb::WaitResult {
+            asked: 1,
+            acknowledged: 1,
+            settled: true,
+            complete: true,
+            replicas: 3,
+            waited_ms: 200,
+            ..Default::default()
+        };
+        let failure = verdict(7, Enough::Count(2), &result).unwrap_err();
+        assert_eq!(failure.exit, Exit::Failed, "{failure:?}");
+        assert_eq!(
+            failure.lines,
+            [
+                "`--for 2` needs 2 sessions with revision 7: 1 of 1 session on 3 replicas acknowledged after 200 ms"
+            ]
+        );
+        // The session that left may have the revision.
+        let left = pb::WaitResult { asked: 2, left: 1, complete: false, ..result };
+        let failure = verdict(7, Enough::Count(2), &left).unwrap_err();
+        assert_eq!(failure.exit, Exit::NotAllAsked, "{failure:?}");
     }
 }
