@@ -230,14 +230,21 @@ fn check_pending(replicas: &[Replica; 3], runtime: &Runtime, clients: &mut [Clie
     runtime.block_on(clients[1].answer(Ok(())));
     let all = replicas[2].run(&["wait", &revision, "--timeout", "10s"], "");
     assert_eq!(all.code, 0, "{all:?}");
+    // All sessions have acknowledged, but more are needed.
+    let more = replicas[1].run(&["wait", &revision, "--for", "4", "--timeout", "300ms"], "");
+    let text =
+        format!("`--for 4` needs 4 sessions with revision {revision}: 3 of 3 sessions on 3 ");
+    assert!(more.code == 1 && more.err.contains(&text), "{more:?}");
+    let wrong = replicas[1].run(&["wait", &revision, "--for", "101%"], "");
+    assert!(wrong.code == 2 && wrong.err.contains("\"101%\" is not a number"), "{wrong:?}");
     eventually("nobody is behind", || {
         let list = replicas[2].json(&["nodes", "--behind", &revision]);
         ids(&list).is_empty().then_some(())
     });
 }
 
-/// A later revision that concerns no client does not hide that one has not acknowledged an earlier one. No client has
-/// acknowledged a revision of the future.
+/// A later revision that concerns no client does not hide that one has not acknowledged an earlier one. A revision of
+/// the future is refused.
 fn check_later(replicas: &[Replica; 3], revision: &str) {
     let nobody = format!("scope: nobody\n{}", clusters(&["web"], "1s"));
     let done = replicas[1].run(&["apply", "-f", "-", "-o", "json"], &nobody);
@@ -249,8 +256,12 @@ fn check_later(replicas: &[Replica; 3], revision: &str) {
         assert_eq!(ids(&list), ["b"], "{list}");
         let all = replica.run(&["wait", &later.to_string(), "--timeout", "500ms"], "");
         assert!(all.code == 1 && all.err.contains("node \"b\" on replica 2 has not"), "{all:?}");
-        let list = replica.json(&["nodes", "--behind", &(later + 1).to_string()]);
-        assert_eq!(ids(&list), ["a", "b", "c"], "{list}");
+        let future = (later + 1).to_string();
+        let text = format!("revision {future} does not exist; the newest revision is {later}");
+        for args in [&["nodes", "--behind", &future][..], &["wait", &future]] {
+            let done = replica.run(args, "");
+            assert!(done.code == 1 && done.err.contains(&text), "{done:?}");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chancery_proto::discovery::DiscoveryResponse;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -149,6 +149,8 @@ fn frozen_content_stays_at_clients_of_every_replica() {
         );
         let explained = replica.run(&["explain", "node-1", "cluster", "a"], "");
         assert!(explained.out.contains("frozen since revision"), "{explained:?}");
+        let new = replica.run(&["explain", "node-1", "cluster", "b"], "").out;
+        assert!(new.contains("\"b\" of scope edge is new since the freeze"), "{new}");
     }
     // An urgent write passes the freeze, and releases nothing else.
     let urgent = ["apply", "-f", "-", "--scope", "edge", "--override-freeze", "--wait=30s"];
@@ -288,6 +290,11 @@ fn freezes_are_discarded_and_end_at_their_time() {
     fleet.next_is(&replicas[0], &[("a", 1)]);
     let stored = replicas[2].json(&["get", "cluster", "--scope", "edge"]);
     assert_eq!(stored["resources"].as_array().unwrap().len(), 1, "{stored}");
+    // The end of a freeze changes no assignment.
+    write(&replicas[0], &["freeze", "--all"], "");
+    write(&replicas[0], &["thaw", "--all"], "");
+    let thaw = replicas[1].json(&["history", "-n", "1"])["entries"][0].clone();
+    assert_eq!((&thaw["access"], &thaw["names"]), (&json!(1), &json!([])), "{thaw}");
     write(&replicas[1], &["freeze", "edge", "--for", "5s"], "");
     let revision = apply(&replicas[2], "edge", &["a"], "7s");
     eventually("the freeze ends", || {

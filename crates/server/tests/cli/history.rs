@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::{
-    cluster::{Replica, joined},
+    cluster::{Replica, joined, joined_with},
     history::random::{Tally, run_history},
     support::{Done, clusters},
 };
@@ -148,6 +148,30 @@ fn labels_select_revisions_on_every_replica() {
     let newest = replicas[0].json(&["history", "-n", "1"])["entries"][0].clone();
     assert_eq!(newest["revision"].as_u64(), Some(second));
     assert_eq!(newest["labels"]["git"], "77aa");
+}
+
+/// A list of the revisions that changed a scope says which changes are no longer kept.
+#[test]
+fn list_of_changes_says_which_are_no_longer_kept() {
+    let root = tempfile::tempdir().unwrap();
+    let replicas = joined_with(root.path(), |replica| {
+        replica.environment = vec![("CHANCERY_STORE_HISTORY_REVISIONS", "2".to_owned())];
+    });
+    let apply = ["apply", "-f", "-", "--scope", "edge"];
+    let seconds = ["1s", "2s", "3s", "4s"];
+    let revisions = seconds.map(|text| write(&replicas[0], &apply, &clusters(&["a"], text)));
+    for replica in &replicas {
+        let list = replica.json(&["history", "--scope", "edge"]);
+        let from = list["content_from"].as_u64().unwrap();
+        assert!(from >= revisions[0], "{list}");
+        let text = format!("the changes of revision {from} and earlier ones are no longer kept\n");
+        let some = replica.run(&["history", "--scope", "edge"], "");
+        assert!(ok(&some).ends_with(&text), "{some:?}");
+        // All revisions are in the list.
+        assert!(!ok(&replica.run(&["history"], "")).contains("no longer kept"));
+        let page = replica.run(&["history", "--scope", "edge", "-n", "1"], "");
+        assert!(!ok(&page).contains("no longer kept"), "{page:?}");
+    }
 }
 
 /// `undo` keeps what later revisions changed, and names the one with which it conflicts.
