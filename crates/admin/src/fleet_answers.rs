@@ -8,7 +8,7 @@ use chancery_fanout::Fanout;
 use chancery_model::State;
 use chancery_proto::csds::ClientStatusRequest;
 use chancery_raft_proto::v1::{
-    ClientEventsQuestion, FindNode, NodeFactsQuestion, OperationQuestion, UsedAssignmentsQuestion,
+    ClientEventsQuestion, FindNode, NodeSurveyQuestion, OperationQuestion, UsedAssignmentsQuestion,
     WaitQuestion,
 };
 use chancery_store::{AnswerPage, Answerer, Asked, NoAnswer};
@@ -88,7 +88,7 @@ async fn operation(deps: &Weak<Deps>, question: Bytes) -> Result<Bytes, NoAnswer
             fleet::answer::<UsedAssignmentsQuestion>(&deps, question).await
         }
         pb::ResolveRequest::NAME => fleet::answer::<pb::ResolveRequest>(&deps, question).await,
-        NodeFactsQuestion::NAME => fleet::answer::<NodeFactsQuestion>(&deps, question).await,
+        NodeSurveyQuestion::NAME => fleet::answer::<NodeSurveyQuestion>(&deps, question).await,
         FindNode::NAME => fleet::answer::<FindNode>(&deps, question).await,
         ClientEventsQuestion::NAME => fleet::answer::<ClientEventsQuestion>(&deps, question).await,
         WaitQuestion::NAME => fleet::answer::<WaitQuestion>(&deps, question).await,

@@ -1,9 +1,10 @@
 //! Facts about the connected nodes of this replica, for the counts of nodes and the findings about them.
 //!
-//! An answer has the nodes with the first IDs, and a bounded size. The shards build no status of a stream for it.
+//! Most nodes of a fleet are ordinary: an answer has only the hashes of their IDs. It has the nodes with the first hashes,
+//! and a bounded size. The shards build no status of a stream for it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::SystemTime,
@@ -12,9 +13,10 @@ use std::{
 use chancery_admission::ClientProfile;
 use chancery_fanout::LiveStream;
 use chancery_model::{Glob, Revision, TypeUrl, Verb};
-use chancery_raft_proto::v1::{ClientsOfType, NodeFacts, NodeFactsAnswer, NodeFactsQuestion};
+use chancery_raft_proto::v1::{ClientsOfType, NodeFacts, NodeSurveyAnswer, NodeSurveyQuestion};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     AdminError,
@@ -26,40 +28,36 @@ use crate::{
 
 /// The size in bytes at which an answer ends, as estimated while it is collected.
 const PAGE_BYTES_MAX: usize = 8 << 20;
-/// The estimated size of a node and of a stream, without names.
-const NODE_BYTES: usize = 32;
+/// The estimated size of a node and of a further stream, without names.
+const NODE_BYTES: usize = 40;
 const STREAM_BYTES: usize = 24;
 
-impl Needs for NodeFactsQuestion {
+impl Needs for NodeSurveyQuestion {
     const NEEDS: Access = Access::Cluster(Verb::Nodes);
 }
 
-impl FleetRequest for NodeFactsQuestion {
-    const NAME: &'static str = "chancery.raft.v1.NodeFactsQuestion";
-    type Reply = NodeFactsAnswer;
+impl FleetRequest for NodeSurveyQuestion {
+    const NAME: &'static str = "chancery.raft.v1.NodeSurveyQuestion";
+    type Reply = NodeSurveyAnswer;
 
-    async fn answer_here(self, ctx: &Ctx) -> Result<NodeFactsAnswer, AdminError> {
-        facts_here(ctx, &self, PAGE_BYTES_MAX).await
+    async fn answer_here(self, ctx: &Ctx) -> Result<NodeSurveyAnswer, AdminError> {
+        let page = Arc::new(Mutex::new(FactsPage::new(self, PAGE_BYTES_MAX)));
+        let shared = Arc::clone(&page);
+        let see = move |stream: &LiveStream<'_>| {
+            shared.lock().see(stream);
+            false
+        };
+        let since = Instant::now();
+        ctx.deps.fanout.for_each_stream_of(Arc::new(see), |_| {}).await;
+        check_answered(ctx, since)?;
+        let page = std::mem::take(&mut *page.lock());
+        Ok(page.into_answer())
     }
 }
 
-/// Returns the facts about the first nodes of this replica, in about `bytes_max` bytes.
-async fn facts_here(
-    ctx: &Ctx,
-    question: &NodeFactsQuestion,
-    bytes_max: usize,
-) -> Result<NodeFactsAnswer, AdminError> {
-    let page: Arc<Mutex<FactsPage>> = Arc::new(Mutex::new(FactsPage::new(question, bytes_max)));
-    let shared = Arc::clone(&page);
-    let see = move |stream: &LiveStream<'_>| {
-        shared.lock().see(stream);
-        false
-    };
-    let since = Instant::now();
-    ctx.deps.fanout.for_each_stream_of(Arc::new(see), |_| {}).await;
-    check_answered(ctx, since)?;
-    let page = std::mem::take(&mut *page.lock());
-    Ok(page.into_answer())
+/// Returns the hash of the ID of a node.
+pub(crate) fn hash_of(id: &str, seed: u64) -> u64 {
+    xxh3_64_with_seed(id.as_bytes(), seed)
 }
 
 /// A client that uses the ID of a node.
@@ -72,108 +70,165 @@ enum Client {
 }
 
 /// The facts about one node.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone)]
 struct Facts {
+    /// Empty for an ordinary node.
+    id: String,
     state: NodeState,
     is_behind: bool,
     has_unknown_version: bool,
-    clients: Vec<(Option<TypeUrl>, Client)>,
+    /// The client of the first stream, and those of further streams. `None` is the type of aggregated streams.
+    first: (Option<TypeUrl>, Client),
+    further: Vec<(Option<TypeUrl>, Client)>,
     n_bytes: usize,
 }
 
-/// The first nodes after a given ID, in the order of their IDs.
+/// The nodes with the first hashes from a given one on.
 #[derive(Debug, Default)]
 struct FactsPage {
+    question: NodeSurveyQuestion,
     glob: Option<Glob>,
     /// Only these nodes, if there are any.
     ids: BTreeSet<String>,
-    after: String,
-    /// The revision that nodes have to acknowledge.
-    revision: Revision,
+    hashes: HashSet<u64>,
     /// Streams that opened later may still have to acknowledge their first responses.
     opened_until: Option<SystemTime>,
-    nodes: BTreeMap<String, Facts>,
+    nodes: HashMap<u64, Facts>,
     n_bytes: usize,
     bytes_max: usize,
-    /// The first ID that the page omits; `None` while there is space for any.
-    end: Option<String>,
+    /// The first hash that the page omits; `None` while there is space for any.
+    end: Option<u64>,
 }
 
 impl FactsPage {
-    fn new(question: &NodeFactsQuestion, bytes_max: usize) -> Self {
-        let NodeFactsQuestion { after, id, ids, revision } = question;
+    fn new(mut question: NodeSurveyQuestion, bytes_max: usize) -> Self {
         Self {
-            glob: (!id.is_empty()).then(|| Glob::new(id)),
-            ids: ids.iter().cloned().collect(),
-            after: after.clone(),
-            revision: Revision(*revision),
+            glob: (!question.id.is_empty()).then(|| Glob::new(&question.id)),
+            ids: std::mem::take(&mut question.ids).into_iter().collect(),
+            hashes: std::mem::take(&mut question.hashes).into_iter().collect(),
+            question,
             opened_until: SystemTime::now().checked_sub(SILENT_AFTER),
             bytes_max,
             ..Self::default()
         }
     }
 
-    fn selects(&self, id: &str) -> bool {
-        id > self.after.as_str()
-            && self.end.as_deref().is_none_or(|end| id < end)
+    /// Returns the hash of a node of this page.
+    fn select(&self, id: &str) -> Option<u64> {
+        let is_asked = id > self.question.after.as_str()
             && (self.ids.is_empty() || self.ids.contains(id))
-            && self.glob.as_ref().is_none_or(|glob| glob.matches(id))
+            && self.glob.as_ref().is_none_or(|glob| glob.matches(id));
+        let hash = is_asked.then(|| hash_of(id, self.question.seed))?;
+        let is_here = hash >= self.question.from
+            && self.end.is_none_or(|end| hash < end)
+            && (self.hashes.is_empty() || self.hashes.contains(&hash));
+        is_here.then_some(hash)
     }
 
     /// Adds a stream to its node. Omits the last nodes if the page is full.
     fn see(&mut self, stream: &LiveStream<'_>) {
         let id = &stream.node.id;
-        if !self.selects(id) {
-            return;
-        }
+        let Some(hash) = self.select(id) else { return };
         let user_agent = &stream.node.user_agent;
         let profile = ClientProfile::of_known_user_agent(user_agent);
+        let revision = Revision(self.question.revision);
         let is_old = self.opened_until.is_some_and(|until| stream.since <= until);
-        let is_behind = is_old
-            && self.revision > Revision(0)
-            && stream.assignment.is_some()
-            && stream.is_behind(self.revision);
         let client = if is_envoy(user_agent) {
             Client::Connection(stream.peer)
         } else {
             Client::Host(stream.peer.ip())
         };
-        let type_len = stream.type_url.map_or(0, |type_url| type_url.as_str().len());
-        let mut n_bytes = STREAM_BYTES + type_len;
-        if !self.nodes.contains_key(id) {
-            n_bytes += NODE_BYTES + id.len();
-            self.nodes
-                .insert(id.clone(), Facts { clients: Vec::with_capacity(1), ..Facts::default() });
-        }
-        if let Some(facts) = self.nodes.get_mut(id) {
-            facts.state = facts.state.max(stream_state(stream));
-            facts.is_behind |= is_behind;
-            facts.has_unknown_version |= profile.is_none_or(|known| known.version.is_none());
-            facts.clients.push((stream.type_url.cloned(), client));
-            facts.n_bytes += n_bytes;
+        let seen = Facts {
+            id: String::new(),
+            state: stream_state(stream),
+            is_behind: is_old
+                && revision > Revision(0)
+                && stream.assignment.is_some()
+                && stream.is_behind(revision),
+            has_unknown_version: profile.is_none_or(|known| known.version.is_none()),
+            first: (stream.type_url.cloned(), client),
+            further: Vec::new(),
+            n_bytes: NODE_BYTES,
+        };
+        self.add(hash, id, seen);
+    }
+
+    fn add(&mut self, hash: u64, id: &str, seen: Facts) {
+        let mut n_bytes = seen.n_bytes;
+        let facts = match self.nodes.entry(hash) {
+            Entry::Vacant(place) => place.insert(seen),
+            Entry::Occupied(found) => {
+                let facts = found.into_mut();
+                n_bytes = facts.merge(seen);
+                facts
+            }
+        };
+        let is_named = !self.hashes.is_empty() || !facts.is_ordinary();
+        if is_named && facts.id.is_empty() {
+            id.clone_into(&mut facts.id);
+            facts.n_bytes += id.len();
+            n_bytes += id.len();
         }
         self.n_bytes += n_bytes;
-        while self.n_bytes > self.bytes_max && self.nodes.len() > 1 {
-            let Some((id, facts)) = self.nodes.pop_last() else { break };
-            self.n_bytes -= facts.n_bytes;
-            self.end = Some(id);
+        if self.n_bytes > self.bytes_max && self.nodes.len() > 1 {
+            self.omit_half();
         }
     }
 
-    fn into_answer(self) -> NodeFactsAnswer {
-        let last = self.nodes.last_key_value().filter(|_| self.end.is_some());
-        let next = last.map(|(id, _)| id.clone()).unwrap_or_default();
-        let nodes = self.nodes.into_iter().map(|(id, facts)| facts.show(id)).collect();
-        NodeFactsAnswer { nodes, next }
+    /// Omits the nodes with the greater hashes.
+    fn omit_half(&mut self) {
+        let mut hashes: Vec<u64> = self.nodes.keys().copied().collect();
+        let (_, end, _) = hashes.select_nth_unstable(self.nodes.len() / 2);
+        let end = *end;
+        self.nodes.retain(|hash, _| *hash < end);
+        self.n_bytes = self.nodes.values().map(|facts| facts.n_bytes).sum();
+        self.end = Some(end);
+    }
+
+    fn into_answer(self) -> NodeSurveyAnswer {
+        let (mut ordinary, mut others) = (Vec::new(), Vec::new());
+        for (hash, facts) in self.nodes {
+            if facts.id.is_empty() {
+                ordinary.push(hash);
+            } else {
+                others.push(facts.show());
+            }
+        }
+        ordinary.sort_unstable();
+        NodeSurveyAnswer { ordinary, others, next: self.end.unwrap_or_default() }
     }
 }
 
 impl Facts {
-    fn show(mut self, id: String) -> NodeFacts {
-        self.clients.sort_unstable();
-        self.clients.dedup();
+    /// Returns whether the state and the clients need no further words.
+    fn is_ordinary(&self) -> bool {
+        self.state == NodeState::Synced
+            && !self.is_behind
+            && !self.has_unknown_version
+            && self.further.is_empty()
+    }
+
+    /// Adds a further stream of the node. Returns the bytes that it needs.
+    fn merge(&mut self, seen: Self) -> usize {
+        self.state = self.state.max(seen.state);
+        self.is_behind |= seen.is_behind;
+        self.has_unknown_version |= seen.has_unknown_version;
+        if seen.first == self.first || self.further.last() == Some(&seen.first) {
+            return 0;
+        }
+        let type_len = seen.first.0.as_ref().map_or(0, |type_url| type_url.as_str().len());
+        let n_bytes = STREAM_BYTES + type_len;
+        self.further.push(seen.first);
+        self.n_bytes += n_bytes;
+        n_bytes
+    }
+
+    fn show(mut self) -> NodeFacts {
+        self.further.push(self.first);
+        self.further.sort_unstable();
+        self.further.dedup();
         let mut clients: Vec<ClientsOfType> = Vec::new();
-        for (type_url, client) in self.clients {
+        for (type_url, client) in self.further {
             let type_url = type_url.map(|type_url| type_url.to_string()).unwrap_or_default();
             if clients.last().is_none_or(|last| last.type_url != type_url) {
                 clients.push(ClientsOfType { type_url, ..ClientsOfType::default() });
@@ -185,11 +240,78 @@ impl Facts {
             }
         }
         NodeFacts {
-            id,
+            id: self.id,
             state: self.state.word().to_owned(),
             behind: self.is_behind,
             unknown_version: self.has_unknown_version,
             clients,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(state: NodeState, port: u16) -> Facts {
+        Facts {
+            id: String::new(),
+            state,
+            is_behind: false,
+            has_unknown_version: false,
+            first: (None, Client::Connection(([10, 0, 0, 1], port).into())),
+            further: Vec::new(),
+            n_bytes: NODE_BYTES,
+        }
+    }
+
+    /// Returns the answer about these nodes, each with the states and ports of its streams.
+    fn answer(question: NodeSurveyQuestion, nodes: &[(String, Vec<Facts>)]) -> NodeSurveyAnswer {
+        let mut page = FactsPage::new(question, 1000);
+        for (id, streams) in nodes {
+            for stream in streams {
+                let Some(hash) = page.select(id) else { continue };
+                page.add(hash, id, stream.clone());
+            }
+        }
+        page.into_answer()
+    }
+
+    /// Each node is on one page, ordinary nodes only as a hash.
+    #[test]
+    fn pages_have_each_node_once() {
+        let (synced, silent) = (NodeState::Synced, NodeState::Silent);
+        let streams = |n: u16| match n % 10 {
+            0 => vec![facts(synced, 1), facts(silent, 1)],
+            1 => vec![facts(synced, 1), facts(synced, 2)],
+            _ => vec![facts(synced, 1), facts(synced, 1)],
+        };
+        let nodes: Vec<_> = (0..200).map(|n| (format!("node-{n}"), streams(n))).collect();
+        let mut question = NodeSurveyQuestion { seed: 7, ..NodeSurveyQuestion::default() };
+        let (mut ordinary, mut others, mut n_pages) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let page = answer(question.clone(), &nodes);
+            assert!(page.ordinary.is_sorted_by(|a, b| a < b));
+            ordinary.extend(page.ordinary);
+            others.extend(page.others);
+            n_pages += 1;
+            if page.next == 0 {
+                break;
+            }
+            assert!(page.next > question.from);
+            question.from = page.next;
+        }
+        assert!(n_pages > 4, "{n_pages} pages");
+        assert_eq!((ordinary.len(), others.len()), (160, 40));
+        let states = |state: &str| others.iter().filter(|node| node.state == state).count();
+        assert_eq!((states("silent"), states("synced")), (20, 20));
+        let duplicate = others.iter().find(|node| node.id == "node-1").unwrap();
+        assert_eq!(duplicate.clients[0].connections, 2);
+        // A question for hashes gets facts about ordinary nodes, too.
+        let hashes = vec![hash_of("node-2", 7), hash_of("node-3", 7)];
+        let asked = answer(NodeSurveyQuestion { from: 0, hashes, ..question }, &nodes);
+        let mut ids: Vec<String> = asked.others.into_iter().map(|node| node.id).collect();
+        ids.sort();
+        assert_eq!((asked.ordinary.len(), ids), (0, vec!["node-2".into(), "node-3".into()]));
     }
 }

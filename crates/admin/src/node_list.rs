@@ -12,7 +12,7 @@ use std::{
 use chancery_admin_proto::v1 as pb;
 use chancery_fanout::{Change, LiveStream, SelectStream, StreamStatus};
 use chancery_model::{Glob, Revision};
-use chancery_raft_proto::v1::NodeFactsQuestion;
+use chancery_raft_proto::v1::NodeSurveyQuestion;
 use futures::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use prost::{Message, encoding::encoded_len_varint};
@@ -134,7 +134,7 @@ async fn count(
     request: pb::ListNodesRequest,
 ) -> Result<pb::ListNodesResponse, AdminError> {
     let pb::ListNodesRequest { id, ids, cursor, local, .. } = request;
-    let question = NodeFactsQuestion { after: cursor, id, ids, ..NodeFactsQuestion::default() };
+    let question = NodeSurveyQuestion { after: cursor, id, ids, ..NodeSurveyQuestion::default() };
     Ok(survey(ctx, question, local).await?.into_response())
 }
 

@@ -1,7 +1,7 @@
 //! The connected nodes of all replicas, each counted once: by state, and by problem.
 //!
-//! Each replica answers with facts about its nodes, page by page in the order of their IDs. Only one page of each replica
-//! is in memory, whatever the size of the fleet.
+//! Each replica answers page by page, with hashes of the IDs of ordinary nodes and with facts about the others. Nodes on
+//! several replicas are asked for again. Only one page of each replica is in memory, whatever the size of the fleet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,20 +10,25 @@ use std::{
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::Revision;
-use chancery_raft_proto::v1::{NodeFacts, NodeFactsAnswer, NodeFactsQuestion};
+use chancery_raft_proto::v1::{NodeFacts, NodeSurveyAnswer, NodeSurveyQuestion};
 
 use crate::{
     AdminError,
     ctx::Ctx,
     fleet::{self, FleetRequest},
+    node_facts::hash_of,
     node_state::{NodeState, SILENT_AFTER},
-    nodes::INLINE_STREAMS_MAX,
     times::millis,
+    wait_progress::random_number,
     work::Size,
 };
 
 /// The maximum number of nodes of a problem that are named.
 pub(crate) const NAMED_MAX: usize = 20;
+/// The maximum number of hashes in a question.
+const HASHES_MAX: usize = 10_000;
+/// The maximum number of ordinary nodes that are counted without a thread of their own.
+const INLINE_NODES_MAX: usize = 10_000;
 /// The number of history entries that are read at a time.
 const HISTORY_PIECE: usize = 100;
 
@@ -74,7 +79,30 @@ impl NodeProblem {
 pub(crate) struct NodesWith {
     pub(crate) n: u64,
     /// The first IDs, at most [`NAMED_MAX`].
-    pub(crate) first: Vec<String>,
+    pub(crate) first: BTreeSet<String>,
+}
+
+impl NodesWith {
+    fn add(&mut self, id: &str) {
+        self.n += 1;
+        let is_full = self.first.len() >= NAMED_MAX;
+        if is_full && self.first.last().is_none_or(|last| id > last.as_str()) {
+            return;
+        }
+        self.first.insert(id.to_owned());
+        if self.first.len() > NAMED_MAX {
+            self.first.pop_last();
+        }
+    }
+}
+
+/// The result of counting the pages of all replicas.
+#[derive(Debug, PartialEq, Eq)]
+struct Counted {
+    /// The hashes of nodes on several replicas, in order. They are not counted yet.
+    on_several: Vec<u64>,
+    /// The hash at which the next pages begin.
+    next: Option<u64>,
 }
 
 /// The connected nodes of the replicas that answered.
@@ -94,31 +122,30 @@ pub(crate) struct Survey {
 /// Surveys the nodes that a question selects: of all replicas, or of this one if `is_local`.
 pub(crate) async fn survey(
     ctx: &Ctx,
-    question: NodeFactsQuestion,
+    question: NodeSurveyQuestion,
     is_local: bool,
 ) -> Result<Survey, AdminError> {
     let revision = expected_revision(ctx);
-    let mut question = NodeFactsQuestion { revision: revision.0, ..question };
+    let question = NodeSurveyQuestion { seed: random_number(), revision: revision.0, ..question };
     let mut survey = Survey { revision, ..Survey::default() };
-    loop {
-        let here = question.clone().answer_here(ctx);
-        let (here, there) = tokio::join!(here, fleet::ask_unless(is_local, ctx, &question));
-        survey.note_missing(&there.not_asked, there.n_not_asked);
-        survey.replicas = 1 + there.n_answered();
-        let pages: Vec<NodeFactsAnswer> = [here?].into_iter().chain(there.into_replies()).collect();
-        let n_nodes: usize = pages.iter().map(|page| page.nodes.len()).sum();
+    let mut from = Some(0);
+    while let Some(start) = from {
+        let question = NodeSurveyQuestion { from: start, ..question.clone() };
+        let pages = survey.ask(ctx, &question, is_local).await?;
+        let n_nodes: usize = pages.iter().map(|page| page.ordinary.len()).sum();
         let count = move || {
-            let end = survey.count(pages);
-            (survey, end)
+            let counted = survey.count(pages, question.seed);
+            (survey, counted)
         };
-        let size = Size::of(n_nodes <= INLINE_STREAMS_MAX);
-        let end;
-        (survey, end) = ctx.deps.work.run(size, count).await?;
-        match end.filter(|end| *end > question.after) {
-            Some(end) => question.after = end,
-            None => return Ok(survey),
+        let counted;
+        (survey, counted) = ctx.deps.work.run(Size::of(n_nodes <= INLINE_NODES_MAX), count).await?;
+        for hashes in counted.on_several.chunks(HASHES_MAX) {
+            let question = NodeSurveyQuestion { hashes: hashes.to_vec(), ..question.clone() };
+            survey.count_shared(ctx, question, is_local).await?;
         }
+        from = counted.next;
     }
+    Ok(survey)
 }
 
 /// Returns the newest revision that is older than [`SILENT_AFTER`].
@@ -148,17 +175,76 @@ impl Survey {
         self.n_not_asked = self.n_not_asked.max(n_not_asked).max(self.not_asked.len() as u64);
     }
 
-    /// Counts the nodes of pages with the same beginning, up to the end of the shortest one. Returns that end; `None` if no
-    /// nodes follow.
-    fn count(&mut self, pages: Vec<NodeFactsAnswer>) -> Option<String> {
-        let ends = pages.iter().map(|page| &page.next).filter(|next| !next.is_empty());
-        let end = ends.min().cloned();
-        let nodes = pages.into_iter().flat_map(|page| page.nodes);
-        let mut nodes: Vec<NodeFacts> =
-            nodes.filter(|node| end.as_ref().is_none_or(|end| node.id <= *end)).collect();
+    /// Asks the replicas for a page of their nodes.
+    async fn ask(
+        &mut self,
+        ctx: &Ctx,
+        question: &NodeSurveyQuestion,
+        is_local: bool,
+    ) -> Result<Vec<NodeSurveyAnswer>, AdminError> {
+        let here = question.clone().answer_here(ctx);
+        let (here, there) = tokio::join!(here, fleet::ask_unless(is_local, ctx, question));
+        self.note_missing(&there.not_asked, there.n_not_asked);
+        self.replicas = 1 + there.n_answered();
+        Ok([here?].into_iter().chain(there.into_replies()).collect())
+    }
+
+    /// Counts the nodes of pages with the same beginning, up to the end of the shortest one, if only one replica has them.
+    fn count(&mut self, pages: Vec<NodeSurveyAnswer>, seed: u64) -> Counted {
+        let next = pages.iter().map(|page| page.next).filter(|next| *next > 0).min();
+        let is_here = |hash: u64| next.is_none_or(|next| hash < next);
+        let (mut ordinary, mut others) = (Vec::new(), Vec::new());
+        for page in pages {
+            ordinary.extend(page.ordinary.into_iter().filter(|hash| is_here(*hash)));
+            let named = page.others.into_iter().map(|node| (hash_of(&node.id, seed), node));
+            others.extend(named.filter(|(hash, _)| is_here(*hash)));
+        }
+        let mut hashes: Vec<u64> = ordinary.iter().copied().collect();
+        hashes.extend(others.iter().map(|(hash, _)| *hash));
+        hashes.sort_unstable();
+        let repeated = hashes.chunk_by(|a, b| a == b).filter(|same| same.len() > 1);
+        let on_several: Vec<u64> = repeated.map(|same| same[0]).collect();
+        let is_on_one = |hash: &u64| on_several.binary_search(hash).is_err();
+        let n_ordinary = ordinary.iter().filter(|hash| is_on_one(hash)).count() as u64;
+        if n_ordinary > 0 {
+            *self.counts.entry(NodeState::Synced).or_default() += n_ordinary;
+        }
+        for (_, node) in others.iter().filter(|(hash, _)| is_on_one(hash)) {
+            self.add(std::slice::from_ref(node));
+        }
+        Counted { on_several, next }
+    }
+
+    /// Counts the nodes with the hashes of a question, each of which may have streams to several replicas.
+    async fn count_shared(
+        &mut self,
+        ctx: &Ctx,
+        mut question: NodeSurveyQuestion,
+        is_local: bool,
+    ) -> Result<(), AdminError> {
+        loop {
+            let pages = self.ask(ctx, &question, is_local).await?;
+            let next = pages.iter().map(|page| page.next).filter(|next| *next > question.from);
+            let next = next.min();
+            self.add_all(pages.into_iter().flat_map(|page| page.others), |node| {
+                next.is_none_or(|next| hash_of(&node.id, question.seed) < next)
+            });
+            match next {
+                Some(next) => question.from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Counts the nodes that `is_here` selects. Facts about one node may come from several replicas.
+    fn add_all(
+        &mut self,
+        nodes: impl Iterator<Item = NodeFacts>,
+        is_here: impl Fn(&NodeFacts) -> bool,
+    ) {
+        let mut nodes: Vec<NodeFacts> = nodes.filter(is_here).collect();
         nodes.sort_by(|a, b| a.id.cmp(&b.id));
         nodes.chunk_by(|a, b| a.id == b.id).for_each(|parts| self.add(parts));
-        end
     }
 
     /// Counts a node. `parts` has what each replica knows of it.
@@ -173,10 +259,7 @@ impl Survey {
         let version = has_unknown_version.then_some(NodeProblem::Version);
         for problem in [of_state, duplicate, version].into_iter().flatten() {
             let nodes = self.problems.entry(problem).or_default();
-            nodes.n += 1;
-            if nodes.first.len() < NAMED_MAX {
-                nodes.first.push(id.clone());
-            }
+            nodes.add(id);
         }
     }
 
@@ -186,7 +269,7 @@ impl Survey {
         let problem = |(problem, nodes): (NodeProblem, NodesWith)| pb::NodeProblem {
             rule_id: problem.rule_id().to_owned(),
             nodes: nodes.n,
-            ids: nodes.first,
+            ids: nodes.first.into_iter().collect(),
         };
         pb::ListNodesResponse {
             counts: counts.collect(),
@@ -217,6 +300,8 @@ mod tests {
 
     use super::*;
 
+    const SEED: u64 = 7;
+
     fn node(id: &str, state: &str, connections: u64, hosts: &[&str]) -> NodeFacts {
         let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
         let clients = vec![ClientsOfType { type_url: String::new(), connections, hosts }];
@@ -224,24 +309,40 @@ mod tests {
         NodeFacts { id, state, clients, ..NodeFacts::default() }
     }
 
-    fn page(nodes: &[NodeFacts], next: &str) -> NodeFactsAnswer {
-        NodeFactsAnswer { nodes: nodes.to_vec(), next: next.to_owned() }
+    fn page(ordinary: &[&str], others: &[NodeFacts], next: u64) -> NodeSurveyAnswer {
+        let ordinary = ordinary.iter().map(|id| hash_of(id, SEED)).collect();
+        NodeSurveyAnswer { ordinary, others: others.to_vec(), next }
+    }
+
+    fn counts(survey: &Survey) -> Vec<(&'static str, u64)> {
+        survey.counts.iter().map(|(state, n)| (state.word(), *n)).collect()
     }
 
     fn problem(survey: &Survey, problem: NodeProblem) -> (u64, String) {
         let nodes = survey.problems.get(&problem).cloned().unwrap_or_default();
-        (nodes.n, nodes.first.join(" "))
+        let first: Vec<String> = nodes.first.into_iter().collect();
+        (nodes.n, first.join(" "))
     }
 
     /// A node with streams to two replicas counted twice.
     #[test]
     fn node_on_two_replicas_counts_once_with_its_worst_state() {
         let mut survey = Survey::default();
-        let here = page(&[node("a", "synced", 1, &[]), node("b", "synced", 1, &[])], "");
-        let there = page(&[node("a", "rejected", 1, &[]), node("c", "silent", 1, &[])], "");
-        assert_eq!(survey.count(vec![here, there]), None);
-        let counts: Vec<_> = survey.counts.iter().map(|(state, n)| (state.word(), *n)).collect();
-        assert_eq!(counts, [("synced", 1), ("silent", 1), ("rejected", 1)]);
+        let here = page(&["a", "b"], &[node("d", "silent", 1, &[])], 0);
+        let there = page(&["d"], &[node("a", "rejected", 1, &[]), node("c", "silent", 1, &[])], 0);
+        let mut shared = [hash_of("a", SEED), hash_of("d", SEED)];
+        shared.sort_unstable();
+        let counted = survey.count(vec![here, there], SEED);
+        assert_eq!(counted, Counted { on_several: shared.to_vec(), next: None });
+        assert_eq!(counts(&survey), [("synced", 1), ("silent", 1)]);
+        let asked_again = [
+            node("a", "synced", 1, &[]),
+            node("d", "silent", 0, &["10.0.0.1"]),
+            node("a", "rejected", 1, &[]),
+            node("d", "synced", 0, &["10.0.0.1"]),
+        ];
+        survey.add_all(asked_again.into_iter(), |_| true);
+        assert_eq!(counts(&survey), [("synced", 1), ("silent", 2), ("rejected", 1)]);
         assert_eq!(problem(&survey, NodeProblem::Rejected), (1, "a".to_owned()));
         assert_eq!(problem(&survey, NodeProblem::Duplicate), (1, "a".to_owned()));
     }
@@ -250,17 +351,22 @@ mod tests {
     #[test]
     fn nodes_after_the_end_of_the_shortest_page_count_in_the_next_one() {
         let mut survey = Survey::default();
-        let (a, b, z) = (
-            node("a", "synced", 1, &[]),
-            node("b", "synced", 0, &["10.0.0.1"]),
-            node("z", "synced", 0, &["10.0.0.1"]),
-        );
-        let first = vec![page(&[a, b.clone()], "b"), page(&[b.clone(), z.clone()], "")];
-        assert_eq!(survey.count(first).as_deref(), Some("b"));
-        assert_eq!(survey.counts.values().sum::<u64>(), 2);
-        assert_eq!(survey.count(vec![page(std::slice::from_ref(&z), ""), page(&[z], "")]), None);
-        assert_eq!(survey.counts.values().sum::<u64>(), 3);
-        assert!(!survey.problems.contains_key(&NodeProblem::Duplicate), "{survey:?}");
+        let mut ids = ["a", "b", "c"];
+        ids.sort_by_key(|id| hash_of(id, SEED));
+        let [first, second, third] = ids;
+        let end = hash_of(second, SEED);
+        let pages =
+            vec![page(&[first], &[], end), page(&[second], &[node(third, "silent", 1, &[])], 0)];
+        let counted = survey.count(pages, SEED);
+        assert_eq!(counted, Counted { on_several: vec![], next: Some(end) });
+        assert_eq!(counts(&survey), [("synced", 1)]);
+        let pages = vec![
+            page(&[second, third], &[], 0),
+            page(&[second], &[node(third, "silent", 1, &[])], 0),
+        ];
+        let counted = survey.count(pages, SEED);
+        assert_eq!((counted.on_several.len(), counted.next), (2, None));
+        assert_eq!(counts(&survey), [("synced", 1)]);
     }
 
     #[test]
@@ -271,12 +377,12 @@ mod tests {
             unknown_version: true,
             ..node(&format!("n{n:02}"), "pending", 1, &[])
         };
-        survey.count(vec![page(&(0..30).map(odd).collect::<Vec<_>>(), "")]);
+        survey.count(vec![page(&[], &(0..30).rev().map(odd).collect::<Vec<_>>(), 0)], SEED);
         let rejecting = NodeFacts { behind: true, ..node("x", "rejected", 1, &["10.0.0.1"]) };
-        survey.count(vec![page(&[rejecting], "")]);
+        survey.count(vec![page(&[], &[rejecting], 0)], SEED);
         let (n, first) = problem(&survey, NodeProblem::Behind);
         assert_eq!((n, first.split(' ').count()), (30, NAMED_MAX));
-        assert!(first.ends_with("n19"), "{first}");
+        assert!(first.starts_with("n00") && first.ends_with("n19"), "{first}");
         assert_eq!(problem(&survey, NodeProblem::Version).0, 30);
         // The rejection is the reason why the node is behind.
         assert_eq!(problem(&survey, NodeProblem::Rejected), (1, "x".to_owned()));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_admission::ClientProfile;
-use chancery_raft_proto::v1::NodeFactsQuestion;
+use chancery_raft_proto::v1::NodeSurveyQuestion;
 
 use super::findings::{Findings, Rule, Severity};
 use crate::{
@@ -36,7 +36,7 @@ pub(super) struct Nodes {
 impl Nodes {
     /// Asks all replicas.
     pub(super) async fn of_fleet(ctx: &Ctx) -> Result<Self, AdminError> {
-        let survey = survey(ctx, NodeFactsQuestion::default(), false).await?;
+        let survey = survey(ctx, NodeSurveyQuestion::default(), false).await?;
         let named = PROBLEMS.iter().filter_map(|problem| survey.problems.get(problem));
         let ids: BTreeSet<&String> = named.flat_map(|nodes| &nodes.first).collect();
         let details = details(ctx, ids).await?;
