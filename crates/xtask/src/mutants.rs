@@ -21,7 +21,7 @@ mod list;
 mod results;
 
 use copy::Copy;
-use group::{GROUPS, Group};
+use group::{GROUPS, Group, LIB};
 use list::Mutant;
 use results::Results;
 
@@ -144,14 +144,19 @@ fn lost_tests(paths: &Paths, group: &Group, mutants: &[Mutant]) -> Result<Vec<St
             Some(source) => source,
             None => {
                 let name = suite.package.trim_start_matches("chancery-");
-                let mut source = String::new();
-                read_all(&paths.root.join("crates").join(name), &mut source)?;
-                sources.entry(suite.package).or_insert(source)
+                let dir = paths.root.join("crates").join(name);
+                let mut files = Vec::new();
+                read_all(&dir.join("src"), LIB, "", &mut files)?;
+                for entry in fs::read_dir(dir.join("tests")).into_iter().flatten() {
+                    let path = entry?.path();
+                    let target = path.file_name().unwrap_or_default().to_string_lossy();
+                    read_all(&path, &target, "", &mut files)?;
+                }
+                sources.entry(suite.package).or_insert(files)
             }
         };
         let lost = mutant.tests.iter().filter(|test| {
-            let name = test.rsplit("::").next().unwrap_or_default();
-            !source.contains(&format!("fn {name}("))
+            !source.iter().any(|file| suite.has_target(&file.target) && file.has(test))
         });
         let lost = lost.map(|test| format!("mutant {}: no such test: {test}", mutant.number));
         complaints.extend(lost);
@@ -159,15 +164,50 @@ fn lost_tests(paths: &Paths, group: &Group, mutants: &[Mutant]) -> Result<Vec<St
     Ok(complaints)
 }
 
-/// Appends the text of all Rust files below a directory.
-fn read_all(dir: &Path, text: &mut String) -> Result<()> {
+/// A Rust file of a package.
+struct Source {
+    /// [`LIB`], or the name of an integration test.
+    target: String,
+    /// The path of its module in the target, such as `stream::slot`.
+    module: String,
+    text: String,
+}
+
+impl Source {
+    /// Returns whether the file has a test with this path. `cargo test` passes if a path selects no test.
+    fn has(&self, test: &str) -> bool {
+        let (module, name) = test.rsplit_once("::").unwrap_or(("", test));
+        let is_here = match module.strip_prefix(self.module.as_str()) {
+            Some("") => true,
+            Some(inner) => {
+                let inner = inner.trim_start_matches("::");
+                self.text.contains(&format!("mod {inner} {{"))
+            }
+            None => false,
+        };
+        is_here && self.text.contains(&format!("fn {name}("))
+    }
+}
+
+/// Reads all Rust files below the directory of a module.
+fn read_all(dir: &Path, target: &str, module: &str, files: &mut Vec<Source>) -> Result<()> {
+    if !dir.is_dir() {
+        return Ok(());
+    }
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let path = entry?.path();
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let inner = match (stem.as_ref(), module) {
+            ("lib" | "main" | "mod", _) => module.to_owned(),
+            (_, "") => stem.into_owned(),
+            _ => format!("{module}::{stem}"),
+        };
         if path.is_dir() {
-            read_all(&path, text)?;
+            read_all(&path, target, &inner, files)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = fs::read_to_string(&path);
-            text.push_str(&source.with_context(|| format!("read {}", path.display()))?);
+            let text = fs::read_to_string(&path);
+            let text = text.with_context(|| format!("read {}", path.display()))?;
+            files.push(Source { target: target.to_owned(), module: inner, text });
         }
     }
     Ok(())
@@ -191,4 +231,24 @@ fn load_all(paths: &Paths) -> Result<Vec<(&'static Group, Vec<Mutant>)>> {
         );
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The check took a test for found if any module had one of its name.
+    #[test]
+    fn test_is_found_only_in_its_module() {
+        let text = "fn a() {}\nmod tests {\n    fn b() {}\n}\n".to_owned();
+        let file = Source { target: LIB.to_owned(), module: "stream::slot".to_owned(), text };
+        for test in ["stream::slot::tests::b", "stream::slot::a"] {
+            assert!(file.has(test), "{test}");
+        }
+        for test in ["b", "tests::b", "stream::slot::other::b", "stream::slot::tests::c"] {
+            assert!(!file.has(test), "{test}");
+        }
+        let root = Source { module: String::new(), text: "fn a() {}".to_owned(), ..file };
+        assert!(root.has("a") && !root.has("x::a"));
+    }
 }

@@ -90,6 +90,20 @@ pub(crate) const GROUPS: [Group; 3] = [
     },
 ];
 
+/// The name of the target with a library's unit tests.
+pub(crate) const LIB: &str = "lib";
+
+impl Suite {
+    /// Returns whether the suite runs the tests of a target: [`LIB`], or an integration test.
+    pub(crate) fn has_target(&self, target: &str) -> bool {
+        match self.arguments {
+            ["--lib"] => target == LIB,
+            ["--test", name] => target == *name,
+            _ => true,
+        }
+    }
+}
+
 impl Group {
     /// Returns the suite with this name.
     pub(crate) fn suite(&self, name: &str) -> Option<&'static Suite> {
