@@ -122,7 +122,7 @@ impl Params {
     /// Returns a whole number.
     pub(crate) fn number(&mut self, name: &'static str) -> Result<Option<u64>, AdminError> {
         let Some(value) = self.one(name)? else { return Ok(None) };
-        value.parse().map(Some).map_err(|_| {
+        whole_number(&value).map(Some).ok_or_else(|| {
             let text =
                 format!("the parameter {name} is {value:?}; it must be a whole number from 0");
             AdminError::Parameter(text)
@@ -137,7 +137,7 @@ impl Params {
     /// Returns a part of the path that is a whole number.
     pub(crate) fn path_number(&mut self, name: &'static str) -> Result<u64, AdminError> {
         let text = self.path(name)?;
-        text.parse().map_err(|_| {
+        whole_number(&text).ok_or_else(|| {
             AdminError::Parameter(format!(
                 "the {name} is {text:?}; it must be a whole number from 0"
             ))
@@ -197,6 +197,12 @@ impl Params {
         };
         Err(AdminError::Parameter(format!("unknown parameter {name:?}; {known}")))
     }
+}
+
+/// Parses a whole number of digits only. The parser of the standard library also accepts a leading `+`.
+pub(crate) fn whole_number(text: &str) -> Option<u64> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_digits)
 }
 
 /// Splits values with several names: `a,b`.
@@ -286,8 +292,12 @@ mod tests {
     fn invalid_parameter_is_rejected() {
         let error = params(&[("dry_run", "maybe")]).flag("dry_run").unwrap_err().to_string();
         assert_eq!(error, "the parameter dry_run is \"maybe\"; it must be true or false");
-        let error = params(&[("n", "-1")]).number("n").unwrap_err().to_string();
-        assert_eq!(error, "the parameter n is \"-1\"; it must be a whole number from 0");
+        for value in ["-1", "+5", "", " 5", "5.0", "18446744073709551616"] {
+            let error = params(&[("n", value)]).number("n").unwrap_err().to_string();
+            let rule = "it must be a whole number from 0";
+            assert_eq!(error, format!("the parameter n is {value:?}; {rule}"));
+        }
+        assert_eq!(params(&[("n", "5")]).number("n").unwrap(), Some(5));
         let error = params(&[("n", "1"), ("n", "2")]).number("n").unwrap_err().to_string();
         assert_eq!(error, "the parameter n is given 2 times");
         let mut two = params(&[("scope", "a"), ("prun", "true")]);

@@ -17,7 +17,12 @@ use http_body::Body as _;
 use http_body_util::LengthLimitError;
 
 use crate::{
-    AdminError, ctx::Call, deps::Deps, params::Params, probes::Probes, reply::HttpReply,
+    AdminError,
+    ctx::Call,
+    deps::Deps,
+    params::{Params, whole_number},
+    probes::Probes,
+    reply::HttpReply,
     resources::parse_type,
 };
 
@@ -54,10 +59,11 @@ impl Routes {
                        pairs: Pairs,
                        request: Request| async move {
             let call = Call::of(&http.deps, request.extensions());
-            let last_event_id = request.headers().get("last-event-id").cloned();
+            let last_event_ids = request.headers().get_all("last-event-id");
+            let last_event_ids: Vec<HeaderValue> = last_event_ids.iter().cloned().collect();
             let reply = async {
                 let input = Input::new(pairs, path, request.into_body(), http.request_bytes_max)?;
-                let input = Input { last_event_id, ..input };
+                let input = Input { last_event_ids, ..input };
                 run(call, read(input).await?).await
             };
             reply.await.map_or_else(IntoResponse::into_response, HttpReply::into_http)
@@ -72,8 +78,8 @@ pub(crate) struct Input {
     pub(crate) params: Params,
     body: Body,
     request_bytes_max: u64,
-    /// The last event of a stream of server-sent events that the client resumes.
-    last_event_id: Option<HeaderValue>,
+    /// The headers `Last-Event-ID`. A client that resumes a stream of server-sent events sends one.
+    last_event_ids: Vec<HeaderValue>,
 }
 
 impl Input {
@@ -86,7 +92,7 @@ impl Input {
         let Query(pairs) = pairs.map_err(|error| AdminError::Parameter(error.body_text()))?;
         let path = path.map_err(|error| AdminError::Parameter(error.body_text()))?;
         let params = Params::new(pairs).with_path(&path);
-        Ok(Self { params, body, request_bytes_max, last_event_id: None })
+        Ok(Self { params, body, request_bytes_max, last_event_ids: Vec::new() })
     }
 
     /// Reads the body as a manifest.
@@ -186,12 +192,21 @@ pub(crate) async fn read_watch(mut input: Input) -> Result<pb::WatchRequest, Adm
         local: params.flag("local")?,
     };
     params.finish()?;
-    let Some(last) = input.last_event_id else { return Ok(request) };
-    let last = last.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
-        let text = format!("the header Last-Event-ID is {last:?}; it must be a revision");
-        AdminError::Parameter(text)
-    })?;
-    Ok(pb::WatchRequest { after_revision: Some(last), ..request })
+    let last = last_revision(&input.last_event_ids)?;
+    Ok(pb::WatchRequest { after_revision: last.or(request.after_revision), ..request })
+}
+
+/// Returns the revision in the header `Last-Event-ID`.
+fn last_revision(ids: &[HeaderValue]) -> Result<Option<u64>, AdminError> {
+    let text = match ids {
+        [] => return Ok(None),
+        [id] => match id.to_str().ok().and_then(whole_number) {
+            Some(revision) => return Ok(Some(revision)),
+            None => format!("the header Last-Event-ID is {id:?}; it must be a revision"),
+        },
+        several => format!("the header Last-Event-ID is given {} times", several.len()),
+    };
+    Err(AdminError::Parameter(text))
 }
 
 /// Reads the settings of load reports. A parameter `cluster` without a value is an empty list.

@@ -218,7 +218,7 @@ pub(crate) fn http_post_as(
 }
 
 /// Sends a request, and returns the status and the body of the answer.
-fn http(address: &str, request: &str) -> (u16, String) {
+pub(crate) fn http(address: &str, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();

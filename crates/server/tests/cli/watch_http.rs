@@ -21,7 +21,7 @@ use tonic::{Streaming, transport::Channel};
 
 use crate::{
     cluster::{Replica, eventually, index, joined, run_at},
-    support::{DEADLINE, Server, chancery, clusters, run},
+    support::{DEADLINE, Server, chancery, clusters, http, http_get, run},
     watch::{Over, newest_revision, servers},
 };
 
@@ -251,11 +251,31 @@ fn server_sent_events_begin_with_the_position() {
     let ids = [(); 3].map(|()| source.next().unwrap()).map(|event| (event.id, event.kind));
     let ids = ids.each_ref().map(|(id, kind)| (id.as_str(), kind.as_str()));
     assert_eq!(ids, [("1", "progress"), ("2", "revision"), ("3", "revision")]);
+}
 
-    for (id, text) in [("two", "must be a revision"), ("-1", "must be a revision")] {
-        let error = EventSource::open(&server.admin, "/v1/watch", Some(id)).err().unwrap();
-        assert!(error.to_string().contains("400 Bad Request"), "{error} {text}");
+/// A position that is ambiguous, or that is no number of digits, is refused.
+#[test]
+fn invalid_positions_of_server_sent_events_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(&root.path().join("data"));
+    for id in ["two", "-1", "+0", "0, 0", "0\r\nlast-event-id: 0", ""] {
+        let error = EventSource::open(&server.admin, "/v1/watch", Some(id)).err();
+        let error = error.unwrap_or_else(|| panic!("{id:?} was accepted"));
+        assert!(error.to_string().contains("400 Bad Request"), "{id:?}: {error}");
     }
+    for (query, text) in [
+        ("%2B0", r#"the parameter after_revision is \"+0\"; it must be a whole number from 0"#),
+        ("-0", r#"the parameter after_revision is \"-0\"; it must be a whole number from 0"#),
+        ("0&after_revision=0", "the parameter after_revision is given 2 times"),
+    ] {
+        let (status, body) = http_get(&server.admin, &format!("/v1/watch?after_revision={query}"));
+        assert!(status == 400 && body.contains(text), "{query}: {status} {body}");
+    }
+    let twice =
+        "GET /v1/watch HTTP/1.0\r\nhost: localhost\r\nlast-event-id: 0\r\nLast-Event-ID: 0\r\n\r\n";
+    let (status, body) = http(&server.admin, twice);
+    let text = "the header Last-Event-ID is given 2 times";
+    assert!(status == 400 && body.contains(text), "{status} {body}");
 }
 
 /// Opens watches on one connection.
