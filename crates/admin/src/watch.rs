@@ -24,7 +24,7 @@ use crate::{
     AdminError,
     cluster::show_entry,
     ctx::{Access, Ctx, Needs},
-    deps::{Freshness, WATCHES_MAX},
+    deps::{Freshness, READ_TIMEOUT, WATCHES_MAX},
     fleet::{self, Elsewhere, FleetRequest},
     lasting::right_ends,
     times::millis,
@@ -66,13 +66,7 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
         );
         AdminError::Busy { reason: "watches", text }
     })?;
-    let after = match request.after_revision {
-        Some(after) => Revision(after),
-        None => {
-            ctx.deps.catch_up(Freshness::Current).await?;
-            ctx.deps.replica.state().revision
-        }
-    };
+    let after = first_revision(ctx, request.after_revision).await?;
     let mut watch = Watch {
         ctx: ctx.clone(),
         kinds,
@@ -105,6 +99,20 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
         }
     });
     Ok(WatchEvents(events.take_until(end).boxed()))
+}
+
+/// Returns the revision after which a watch begins.
+///
+/// # Errors
+/// Fails if `after` is later than the newest revision. A replica that cannot know goes on: its caller may have the
+/// revision from another one.
+async fn first_revision(ctx: &Ctx, after: Option<u64>) -> Result<Revision, AdminError> {
+    let Some(after) = after.map(Revision) else {
+        ctx.deps.catch_up(Freshness::Current).await?;
+        return Ok(ctx.deps.replica.state().revision);
+    };
+    ctx.deps.check_exists(after, READ_TIMEOUT).await?;
+    Ok(after)
 }
 
 /// The kinds of events that a caller watches.

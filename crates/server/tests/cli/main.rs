@@ -65,5 +65,6 @@ mod walk;
 mod watch;
 mod watch_events;
 mod watch_http;
+mod watch_moves;
 mod ways_back;
 mod writes;

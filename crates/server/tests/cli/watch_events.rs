@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Publishes the cluster `web`.
-fn publish(replica: &Replica, timeout: &str) {
+pub(crate) fn publish(replica: &Replica, timeout: &str) {
     let done = replica.run(&["apply", "--confirm", "all", "-f", "-"], &clusters(&["web"], timeout));
     assert_eq!(done.code, 0, "{done:?}");
 }
