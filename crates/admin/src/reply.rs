@@ -124,6 +124,8 @@ impl HttpReply for WatchEvents {
                         Some(Event::Missed(_)) => "missed",
                         None => "progress",
                     };
+                    // A browser resumes with the ID alone.
+                    let event = pb::WatchEvent { position: None, ..event };
                     format!("id: {}\nevent: {kind}\ndata: {}\n\n", event.revision, event.to_json())
                 }
                 Err(error) => format!("event: error\ndata: {}\n\n", error.to_response().to_json()),

@@ -11,6 +11,7 @@ use axum::{
     response::IntoResponse,
     routing::{MethodFilter, MethodRouter},
 };
+use bytes::Bytes;
 use chancery_admin_proto::v1 as pb;
 use http::HeaderValue;
 use http_body::Body as _;
@@ -182,7 +183,8 @@ pub(crate) async fn read_delete(mut input: Input) -> Result<pb::DeleteRequest, A
     Ok(pb::DeleteRequest { resources, scope, options })
 }
 
-/// Reads a request to watch. A browser resumes a stream with the header `Last-Event-ID`.
+/// Reads a request to watch. A browser resumes a stream with the header `Last-Event-ID`, which lacks the position of
+/// clients and members.
 pub(crate) async fn read_watch(mut input: Input) -> Result<pb::WatchRequest, AdminError> {
     let params = &mut input.params;
     let request = pb::WatchRequest {
@@ -190,10 +192,13 @@ pub(crate) async fn read_watch(mut input: Input) -> Result<pb::WatchRequest, Adm
         kinds: params.list("kind"),
         scope: params.text("scope")?,
         local: params.flag("local")?,
+        position: None,
     };
     params.finish()?;
-    let last = last_revision(&input.last_event_ids)?;
-    Ok(pb::WatchRequest { after_revision: last.or(request.after_revision), ..request })
+    Ok(match last_revision(&input.last_event_ids)? {
+        None => request,
+        last => pb::WatchRequest { after_revision: last, position: Some(Bytes::new()), ..request },
+    })
 }
 
 /// Returns the revision in the header `Last-Event-ID`.

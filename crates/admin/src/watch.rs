@@ -6,14 +6,13 @@
 //!   in memory for a slow caller, except those of one round.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     pin::Pin,
-    sync::{Arc, LazyLock},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use chancery_admin_proto::v1::{self as pb, watch_event::Event};
-use chancery_fanout::{Fanout, LoggedEvent, LoggedKind};
 use chancery_model::{Revision, ScopeName, Target, Verb};
 use chancery_raft_proto::v1 as pb_raft;
 use chancery_store::HistoryEntry;
@@ -23,13 +22,21 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use crate::{
     AdminError,
     cluster::show_entry,
-    ctx::{Access, Ctx, Needs},
+    ctx::Ctx,
     deps::{Freshness, READ_TIMEOUT, WATCHES_MAX},
-    fleet::{self, Elsewhere, FleetRequest},
+    fleet::{self, Elsewhere},
     lasting::right_ends,
     times::millis,
-    wait_progress::random_number,
+    watch::{
+        client_events::events_here,
+        members::Members,
+        position::{Position, Step},
+    },
 };
+
+mod client_events;
+mod members;
+mod position;
 
 /// The pause between two rounds of questions about clients and members.
 const ROUND: Duration = Duration::from_millis(500);
@@ -37,11 +44,8 @@ const ROUND: Duration = Duration::from_millis(500);
 const PROGRESS: Duration = Duration::from_secs(5);
 /// The maximum time for which client events wait for the revisions of their replica.
 const CATCH_UP_MAX: Duration = Duration::from_secs(1);
-/// The maximum number of events of a replica, and of revisions, in one round.
-const ROUND_EVENTS_MAX: usize = 1000;
-
-/// The number of this process in the positions of events.
-static PROCESS: LazyLock<u64> = LazyLock::new(random_number);
+/// The maximum number of revisions in one round.
+const ROUND_REVISIONS_MAX: usize = 1000;
 
 /// The events of a watch.
 pub(crate) struct WatchEvents(pub(crate) Events);
@@ -66,6 +70,7 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
         );
         AdminError::Busy { reason: "watches", text }
     })?;
+    let resumed = request.position.map(Position::decode).transpose()?;
     let after = first_revision(ctx, request.after_revision).await?;
     let mut watch = Watch {
         ctx: ctx.clone(),
@@ -74,18 +79,18 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
         is_local: request.local,
         revision: after,
         waiting: VecDeque::new(),
-        clients: BTreeMap::new(),
+        position: Position::default(),
         silent: BTreeSet::new(),
-        members: Members::of(ctx),
+        unknown: BTreeSet::new(),
         round_at: Instant::now(),
         sent_at: Instant::now(),
         _permit: permit,
     };
     // A caller that loses its stream before the first event resumes at this position.
-    let position = watch.event(millis(SystemTime::now()), None);
-    watch.waiting.push_back(position);
+    watch.push(millis(SystemTime::now()), None, None);
     // Fails at once if the history no longer has the revision.
     watch.read_history()?;
+    watch.begin(resumed);
     watch.round().await?;
     let end = {
         let ctx = ctx.clone();
@@ -111,6 +116,8 @@ async fn first_revision(ctx: &Ctx, after: Option<u64>) -> Result<Revision, Admin
         ctx.deps.catch_up(Freshness::Current).await?;
         return Ok(ctx.deps.replica.state().revision);
     };
+    // A replica that lags also knows older members than the caller.
+    drop(ctx.deps.replica.read_barrier(READ_TIMEOUT).await);
     ctx.deps.check_exists(after, READ_TIMEOUT).await?;
     Ok(after)
 }
@@ -152,16 +159,22 @@ struct Watch {
     /// The revision up to which the history was read.
     revision: Revision,
     /// The events that were read and not sent.
-    waiting: VecDeque<pb::WatchEvent>,
-    /// The last known event of each replica. The process is 0 until a replica that joined after the watch began has
-    /// answered.
-    clients: BTreeMap<u64, pb_raft::ClientEventsPosition>,
+    waiting: VecDeque<Waiting>,
+    /// The position after the last event that was sent. A round begins after all events were sent.
+    position: Position,
     /// The replicas that did not answer in the last round.
     silent: BTreeSet<u64>,
-    members: Members,
+    /// The replicas for which a resumed watch lacks the position, and which have not answered yet.
+    unknown: BTreeSet<u64>,
     round_at: Instant,
     sent_at: Instant,
     _permit: OwnedSemaphorePermit,
+}
+
+/// An event that was read and not sent.
+struct Waiting {
+    event: pb::WatchEvent,
+    step: Option<Step>,
 }
 
 impl Watch {
@@ -175,14 +188,13 @@ impl Watch {
             if self.waiting.is_empty() && self.round_at <= Instant::now() {
                 self.round().await?;
             }
-            if let Some(event) = self.waiting.pop_front() {
-                self.sent_at = Instant::now();
-                return Ok(event);
-            }
             let progress_at = self.sent_at + PROGRESS;
-            if progress_at <= Instant::now() {
+            if self.waiting.is_empty() && progress_at <= Instant::now() {
+                self.push(millis(SystemTime::now()), None, None);
+            }
+            if let Some(waiting) = self.waiting.pop_front() {
                 self.sent_at = Instant::now();
-                return Ok(self.event(millis(SystemTime::now()), None));
+                return Ok(self.send(waiting));
             }
             let next = if self.kinds.nodes || self.kinds.members {
                 progress_at.min(self.round_at)
@@ -198,14 +210,49 @@ impl Watch {
         }
     }
 
-    fn event(&self, time_ms: u64, event: Option<Event>) -> pb::WatchEvent {
-        pb::WatchEvent { revision: self.revision.0, time_ms, event }
+    /// Adds an event of the present revision.
+    fn push(&mut self, time_ms: u64, event: Option<Event>, step: Option<Step>) {
+        let event = pb::WatchEvent { revision: self.revision.0, time_ms, event, position: None };
+        self.waiting.push_back(Waiting { event, step });
+    }
+
+    /// Returns an event with the position after it.
+    fn send(&mut self, Waiting { event, step }: Waiting) -> pb::WatchEvent {
+        if let Some(step) = step {
+            self.position.take(step);
+        }
+        let has_position = self.kinds.nodes || self.kinds.members;
+        pb::WatchEvent { position: has_position.then(|| self.position.encode()), ..event }
+    }
+
+    /// Begins at the position of the lost stream, or now. If the position lacks the leader, the first event of members
+    /// names it.
+    fn begin(&mut self, resumed: Option<Position>) {
+        let is_resumed = resumed.is_some();
+        self.position = resumed.unwrap_or_default();
+        if self.position.members.roles.is_empty() {
+            let now = Members::now(&self.ctx, &self.position.members);
+            let leader = now.leader.filter(|_| !is_resumed);
+            self.position.members = Members { leader, ..now };
+        }
+        if is_resumed {
+            let followed = self.followed(&self.position.members);
+            let lacks_position = |id: &u64| !self.position.clients.contains_key(id);
+            self.unknown = followed.into_iter().filter(lacks_position).collect();
+        }
+    }
+
+    /// Returns the replicas whose clients are followed.
+    fn followed(&self, members: &Members) -> BTreeSet<u64> {
+        let own = self.ctx.deps.replica.id();
+        let others = members.roles.keys().filter(|_| !self.is_local);
+        others.copied().chain([own]).collect()
     }
 
     /// Reads the next revisions.
     fn read_history(&mut self) -> Result<(), AdminError> {
         let replica = &self.ctx.deps.replica;
-        let entries = replica.history_after(self.revision, ROUND_EVENTS_MAX).map_err(|first| {
+        let entries = replica.history_after(self.revision, ROUND_REVISIONS_MAX).map_err(|first| {
             AdminError::Precondition(format!(
                 "the history no longer has the revisions after {}: it begins after revision {first}; read the state, and \
                  watch from there",
@@ -215,8 +262,7 @@ impl Watch {
         for entry in entries {
             self.revision = entry.revision;
             if let Some(event) = self.made(&entry).filter(|_| self.kinds.revisions) {
-                let event = self.event(entry.meta.time_ms, Some(Event::Made(Box::new(event))));
-                self.waiting.push_back(event);
+                self.push(entry.meta.time_ms, Some(Event::Made(Box::new(event))), None);
             }
         }
         Ok(())
@@ -250,31 +296,45 @@ impl Watch {
     /// events.
     async fn round(&mut self) -> Result<(), AdminError> {
         self.round_at = Instant::now() + ROUND;
-        let (now, time) = (Members::of(&self.ctx), millis(SystemTime::now()));
-        let changes = self.members.changes(&now);
-        self.take_members(now);
-        let clients = if self.kinds.nodes {
-            let known = self.clients.values().copied().collect();
-            let question = pb_raft::ClientEventsQuestion { known };
-            let here = events_here(&self.ctx, &question);
-            let there = fleet::ask_unless(self.is_local, &self.ctx, &question).await;
-            let revisions = there.replies.iter().map(|(_, answer)| answer.revision);
-            self.catch_up(revisions.max().unwrap_or_default()).await;
-            Some((here, there))
-        } else {
-            None
-        };
-        self.read_history()?;
-        if self.kinds.members {
-            for event in changes {
-                let event = self.event(time, Some(Event::Member(event)));
-                self.waiting.push_back(event);
-            }
+        let now = Members::now(&self.ctx, &self.position.members);
+        let followed = self.followed(&now);
+        let mut clients = None;
+        if self.kinds.nodes {
+            self.follow_new(&followed);
+            clients = Some(self.ask(&followed).await);
         }
+        self.read_history()?;
+        self.take_members(now);
         if let Some((here, there)) = clients {
-            self.take_clients(here, there);
+            self.take_left(&followed);
+            self.take_silent(there.not_asked);
+            let own = (self.ctx.deps.replica.id(), here);
+            let answers = [own].into_iter().chain(there.replies);
+            self.take_answers(answers.filter(|(id, _)| followed.contains(id)));
         }
         Ok(())
+    }
+
+    /// Begins to follow the clients of new members. The next question asks for all their events.
+    fn follow_new(&mut self, followed: &BTreeSet<u64>) {
+        for id in followed.iter().filter(|id| self.position.members.is_new(**id)) {
+            let start = pb_raft::ClientEventsPosition { replica_id: *id, ..Default::default() };
+            self.position.clients.entry(*id).or_insert(start);
+        }
+    }
+
+    /// Asks for the events of clients after the position, and waits for the revisions before them.
+    async fn ask(
+        &self,
+        followed: &BTreeSet<u64>,
+    ) -> (pb_raft::ClientEventsAnswer, Elsewhere<pb_raft::ClientEventsAnswer>) {
+        let known = self.position.clients.values().filter(|one| followed.contains(&one.replica_id));
+        let question = pb_raft::ClientEventsQuestion { known: known.copied().collect() };
+        let here = events_here(&self.ctx, &question);
+        let there = fleet::ask_unless(self.is_local, &self.ctx, &question).await;
+        let revisions = there.replies.iter().map(|(_, answer)| answer.revision);
+        self.catch_up(revisions.max().unwrap_or_default()).await;
+        (here, there)
     }
 
     /// Waits until this replica has a revision, at most [`CATCH_UP_MAX`].
@@ -284,187 +344,107 @@ impl Watch {
         drop(tokio::time::timeout(CATCH_UP_MAX, reached).await);
     }
 
-    /// Records the members. The next question asks a new member for all its events.
+    /// Takes the changes of members.
     fn take_members(&mut self, now: Members) {
-        for id in now.roles.keys().filter(|id| !self.members.roles.contains_key(id)) {
-            let start = pb_raft::ClientEventsPosition { replica_id: *id, ..Default::default() };
-            self.clients.entry(*id).or_insert(start);
+        let changes = self.position.members.changes(&now);
+        if !self.kinds.members || changes.is_empty() {
+            self.position.members = now;
+            return;
         }
-        self.members = now;
+        let (time, last) = (millis(SystemTime::now()), changes.len() - 1);
+        for (at, change) in changes.into_iter().enumerate() {
+            let step = (at == last).then(|| Step::Members(now.clone()));
+            self.push(time, Some(Event::Member(change)), step);
+        }
     }
 
-    /// Takes the events of clients of one round.
-    fn take_clients(
-        &mut self,
-        here: pb_raft::ClientEventsAnswer,
-        there: Elsewhere<pb_raft::ClientEventsAnswer>,
-    ) {
-        let (revision, now) = (self.revision.0, millis(SystemTime::now()));
-        let missed = |replica_id, count, reason: String| pb::WatchEvent {
-            revision,
-            time_ms: now,
-            event: Some(Event::Missed(pb::MissedEvents { replica_id, count, reason })),
-        };
-        let mut events = Vec::new();
-        let silent: BTreeSet<u64> = there.not_asked.iter().map(|one| one.replica_id).collect();
-        for one in there.not_asked {
-            if !self.silent.contains(&one.replica_id) {
-                events.push(missed(one.replica_id, 0, one.message));
-            }
-        }
-        self.silent = silent;
-        let own = (self.ctx.deps.replica.id(), here);
-        for (replica_id, answer) in [own].into_iter().chain(there.replies) {
-            let position = pb_raft::ClientEventsPosition {
-                replica_id,
-                process: answer.process,
-                last: answer.last,
+    /// Takes the replicas whose clients are no longer followed. Which clients they have is unknown.
+    fn take_left(&mut self, followed: &BTreeSet<u64>) {
+        let left = self.position.clients.keys().filter(|id| !followed.contains(id));
+        for id in left.copied().collect::<Vec<_>>() {
+            let reason = if self.is_local {
+                "the watch has moved to another replica, and no longer follows its clients"
+            } else {
+                "the replica was removed from the cluster, and the watch no longer follows its clients"
             };
-            let before = self.clients.insert(replica_id, position);
-            if before.is_some_and(|before| ![0, answer.process].contains(&before.process)) {
-                events.push(missed(replica_id, 0, "the replica has restarted".to_owned()));
-            }
-            if answer.missed > 0 {
-                let reason = "there were too many events at a time".to_owned();
-                events.push(missed(replica_id, answer.missed, reason));
-            }
-            events.extend(answer.events.into_iter().map(|one| pb::WatchEvent {
-                revision,
-                time_ms: one.time_ms,
-                event: Some(Event::Node(pb::NodeEvent {
-                    kind: one.kind,
-                    node: one.node,
-                    replica_id,
-                    peer: one.peer,
-                    type_url: one.type_url,
-                    message: one.message,
-                })),
-            }));
+            self.push_missed(id, 0, reason.to_owned(), Some(Step::Left(id)));
         }
-        events.sort_by_key(|event| event.time_ms);
-        self.waiting.extend(events);
+        self.unknown.retain(|id| followed.contains(id));
     }
-}
 
-/// Returns the events of the clients of this replica.
-fn events_here(ctx: &Ctx, question: &pb_raft::ClientEventsQuestion) -> pb_raft::ClientEventsAnswer {
-    let replica_id = ctx.deps.replica.id();
-    let known = question.known.iter().find(|one| one.replica_id == replica_id);
-    let answer = client_events(&ctx.deps.fanout, known);
-    // Read after the events, so that no event is about a later revision.
-    pb_raft::ClientEventsAnswer { revision: ctx.deps.replica.state().revision.0, ..answer }
-}
-
-fn client_events(
-    fanout: &Fanout,
-    known: Option<&pb_raft::ClientEventsPosition>,
-) -> pb_raft::ClientEventsAnswer {
-    let process = *PROCESS;
-    let after = match known {
-        None => {
-            let last = fanout.client_events(u64::MAX, 0).newest;
-            return pb_raft::ClientEventsAnswer { process, last, ..Default::default() };
+    /// Takes the replicas that have not answered.
+    fn take_silent(&mut self, not_asked: Vec<pb::ReplicaNotAsked>) {
+        let before = std::mem::take(&mut self.silent);
+        for one in not_asked {
+            if !before.contains(&one.replica_id) {
+                self.push_missed(one.replica_id, 0, one.message, None);
+            }
+            self.silent.insert(one.replica_id);
         }
-        Some(known) if known.process == process => known.last,
-        Some(_) => 0,
-    };
-    let read = fanout.client_events(after, ROUND_EVENTS_MAX);
-    let last = read.events.last().map_or(after.min(read.newest), |event| event.number);
-    let events = read.events.into_iter().map(record).collect();
-    let missed = read.n_missed;
-    pb_raft::ClientEventsAnswer { process, events, missed, last, ..Default::default() }
-}
-
-fn record(event: LoggedEvent) -> pb_raft::ClientEventRecord {
-    let kind = match event.kind {
-        LoggedKind::Connected => "connected",
-        LoggedKind::Disconnected => "disconnected",
-        LoggedKind::Rejected => "rejected",
-        LoggedKind::Recovered => "recovered",
-    };
-    pb_raft::ClientEventRecord {
-        kind: kind.to_owned(),
-        time_ms: millis(event.time),
-        node: event.node,
-        peer: event.peer.to_string(),
-        type_url: event.type_url.map(|url| url.to_string()).unwrap_or_default(),
-        message: event.message,
-    }
-}
-
-impl Needs for pb_raft::ClientEventsQuestion {
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
-}
-
-impl FleetRequest for pb_raft::ClientEventsQuestion {
-    const NAME: &'static str = "chancery.raft.v1.ClientEventsQuestion";
-    type Reply = pb_raft::ClientEventsAnswer;
-
-    async fn answer_here(self, ctx: &Ctx) -> Result<pb_raft::ClientEventsAnswer, AdminError> {
-        Ok(events_here(ctx, &self))
-    }
-}
-
-/// The leader and the members, as a replica knows them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Members {
-    leader: Option<u64>,
-    /// Whether each member is a voter.
-    roles: BTreeMap<u64, bool>,
-}
-
-impl Members {
-    fn of(ctx: &Ctx) -> Self {
-        Self { leader: ctx.deps.replica.leader(), roles: ctx.deps.replica.roles() }
     }
 
-    /// Returns the events that lead to `now`.
-    fn changes(&self, now: &Self) -> Vec<pb::MemberEvent> {
-        let event = |kind: &str, replica_id, role: &str| pb::MemberEvent {
-            kind: kind.to_owned(),
-            replica_id,
-            role: role.to_owned(),
-        };
-        let role = |is_voter: bool| if is_voter { "voter" } else { "learner" };
+    fn push_missed(&mut self, replica_id: u64, count: u64, reason: String, step: Option<Step>) {
+        let event = Event::Missed(pb::MissedEvents { replica_id, count, reason });
+        self.push(millis(SystemTime::now()), Some(event), step);
+    }
+
+    /// Takes the answers about clients, ordered by time.
+    fn take_answers(&mut self, answers: impl Iterator<Item = (u64, pb_raft::ClientEventsAnswer)>) {
         let mut events = Vec::new();
-        for (id, is_voter) in &now.roles {
-            match self.roles.get(id) {
-                None => events.push(event("added", *id, role(*is_voter))),
-                Some(before) if before != is_voter => {
-                    events.push(event("role", *id, role(*is_voter)));
+        for (replica_id, answer) in answers {
+            let process = answer.process;
+            let position = |last| pb_raft::ClientEventsPosition { replica_id, process, last };
+            // The numbers of the events ascend by one.
+            let mut last = answer.last.saturating_sub(answer.events.len() as u64);
+            match self.gap(replica_id, &answer) {
+                Some((count, reason)) => {
+                    let step = Step::Clients(position(last));
+                    self.push_missed(replica_id, count, reason.to_owned(), Some(step));
                 }
-                Some(_) => {}
+                None if answer.events.is_empty() => {
+                    self.position.take(Step::Clients(position(last)));
+                }
+                None => {}
+            }
+            // The clock may go back, but events of a replica stay in their order.
+            let mut time = 0;
+            for one in answer.events {
+                (last, time) = (last + 1, one.time_ms.max(time));
+                events.push((time, Step::Clients(position(last)), shown(one, replica_id)));
             }
         }
-        let gone = self.roles.keys().filter(|id| !now.roles.contains_key(id));
-        events.extend(gone.map(|id| event("removed", *id, "")));
-        if self.leader != now.leader {
-            events.push(event("leader", now.leader.unwrap_or_default(), ""));
+        events.sort_by_key(|(time, ..)| *time);
+        for (_, step, (time_ms, event)) in events {
+            self.push(time_ms, Some(Event::Node(event)), Some(step));
         }
-        events
     }
+
+    /// Returns the number of events that an answer lacks, 0 if it is unknown, and the reason.
+    fn gap(
+        &mut self,
+        id: u64,
+        answer: &pb_raft::ClientEventsAnswer,
+    ) -> Option<(u64, &'static str)> {
+        let before = self.position.clients.get(&id);
+        if self.unknown.remove(&id) {
+            return Some((0, "the watch has resumed without the position of this replica"));
+        }
+        if before.is_some_and(|before| ![0, answer.process].contains(&before.process)) {
+            return Some((0, "the replica has restarted"));
+        }
+        (answer.missed > 0).then_some((answer.missed, "there were too many events at a time"))
+    }
+}
+
+/// Returns the time of an event, and the event as callers receive it.
+fn shown(event: pb_raft::ClientEventRecord, replica_id: u64) -> (u64, pb::NodeEvent) {
+    let pb_raft::ClientEventRecord { kind, time_ms, node, peer, type_url, message } = event;
+    (time_ms, pb::NodeEvent { kind, node, replica_id, peer, type_url, message })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn changes_of_members_are_events() {
-        let members = |leader, roles: &[(u64, bool)]| Members {
-            leader,
-            roles: roles.iter().copied().collect(),
-        };
-        let before = members(Some(1), &[(1, true), (2, true), (3, false)]);
-        let now = members(None, &[(1, true), (3, true), (4, false)]);
-        let events: Vec<String> = before
-            .changes(&now)
-            .into_iter()
-            .map(|one| format!("{} {} {}", one.kind, one.replica_id, one.role))
-            .collect();
-        assert_eq!(events, ["role 3 voter", "added 4 learner", "removed 2 ", "leader 0 "]);
-        assert!(now.changes(&now).is_empty());
-    }
 
     #[test]
     fn kinds_are_checked() {

@@ -74,11 +74,12 @@ pub(super) async fn run(
         kinds: watch.kinds.iter().map(|kind| kind.name().to_owned()).collect(),
         scope: watch.scope.unwrap_or_default(),
         local: watch.extent.local,
+        position: None,
     };
     Follower::new(request).follow(servers, answer).await
 }
 
-/// A stream of events that resumes after the last revision when it is lost, on any of the servers.
+/// A stream of events that resumes after the last event when it is lost, on any of the servers.
 pub(super) struct Follower {
     request: pb::WatchRequest,
     /// The open stream.
@@ -96,7 +97,8 @@ impl Follower {
     /// Returns a stream of some kinds of events.
     pub(super) fn of_kinds(kinds: &[Kind], after: Option<u64>, local: bool) -> Self {
         let kinds = kinds.iter().map(|kind| kind.name().to_owned()).collect();
-        Self::new(pb::WatchRequest { after_revision: after, kinds, scope: String::new(), local })
+        let (scope, position) = (String::new(), None);
+        Self::new(pb::WatchRequest { after_revision: after, kinds, scope, local, position })
     }
 
     /// Opens the stream. [`Self::follow`] shows the events from now on.
@@ -143,10 +145,12 @@ impl Follower {
         let Some(mut events) = self.events.take() else { return Ok(ended()) };
         loop {
             match events.message().await {
-                Ok(Some(event)) => {
+                Ok(Some(mut event)) => {
                     self.lost_at = None;
                     self.has_begun = true;
                     self.request.after_revision = Some(event.revision);
+                    // A server of an earlier release sends no position. The next server then says what may be missing.
+                    self.request.position = Some(event.position.take().unwrap_or_default());
                     show(&event, answer)?;
                 }
                 Ok(None) => return Ok(ended()),
@@ -267,7 +271,12 @@ mod tests {
 
     #[test]
     fn events_are_shown_in_lines() {
-        let event = |event| pb::WatchEvent { revision: 3, time_ms: 1000, event: Some(event) };
+        let event = |event| pb::WatchEvent {
+            revision: 3,
+            time_ms: 1000,
+            event: Some(event),
+            position: None,
+        };
         let change = pb::ScopeChange {
             scope: "edge".into(),
             type_url: chancery_model::types::CLUSTER.into(),

@@ -1,6 +1,7 @@
 //! Three replicas as processes, with scripted clients.
 
 use std::{
+    fs,
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -50,8 +51,19 @@ impl Fleet {
 
     /// Starts a replica that has ended.
     pub(crate) fn restart(&mut self, at: usize) {
+        self.start_again(at, &[]);
+    }
+
+    /// Starts a replica that has ended without its data. It joins the cluster through another replica.
+    pub(crate) fn rejoin(&mut self, at: usize, through: usize) {
+        fs::remove_dir_all(&self.replicas[at].directory).unwrap();
+        let join = self.network.address(through);
+        self.start_again(at, &["--join", &join]);
+    }
+
+    fn start_again(&mut self, at: usize, args: &[&str]) {
         let replica = &mut self.replicas[at];
-        replica.start(&[]);
+        replica.start(args);
         self.network.place(at, replica.child.as_ref().unwrap().id(), &replica.raft);
         replica.wait_ready();
         self.addresses.lock().unwrap()[at] = self.replicas[at].xds();

@@ -94,6 +94,11 @@ impl Watcher {
         }
     }
 
+    /// Sends a signal to the process.
+    pub(crate) fn signal(&self, number: Signal) {
+        signal(&self.0.child, number);
+    }
+
     fn kill(self) -> Vec<Value> {
         // A killed process may leave a part of a line.
         let lines = self.0.kill();

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
     sync::{
@@ -251,6 +252,14 @@ fn server_sent_events_begin_with_the_position() {
     let ids = [(); 3].map(|()| source.next().unwrap()).map(|event| (event.id, event.kind));
     let ids = ids.each_ref().map(|(id, kind)| (id.as_str(), kind.as_str()));
     assert_eq!(ids, [("1", "progress"), ("2", "revision"), ("3", "revision")]);
+
+    // The ID has no position of clients, and does not name the known leader.
+    let member = source.next().unwrap();
+    let expected = json!({"kind": "leader", "replica_id": 1, "role": ""});
+    assert_eq!((member.kind.as_str(), &member.data["member"]), ("member", &expected));
+    let missed = source.next().unwrap();
+    assert_eq!(missed.kind, "missed", "{missed:?}");
+    assert_eq!(missed.data["missed"]["replica_id"], 1, "{missed:?}");
 }
 
 /// A position that is ambiguous, or that is no number of digits, is refused.
@@ -276,6 +285,34 @@ fn invalid_positions_of_server_sent_events_are_refused() {
     let (status, body) = http(&server.admin, twice);
     let text = "the header Last-Event-ID is given 2 times";
     assert!(status == 400 && body.contains(text), "{status} {body}");
+}
+
+/// A replica that has just joined does not know the members yet: those that it finds are not new.
+#[test]
+fn members_that_a_joining_replica_finds_are_no_events() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    let leader = index(&replicas[0].wait_voters(3)["leader"]);
+    let at = (leader + 1) % 3;
+    replicas[at].kill();
+    fs::remove_dir_all(&replicas[at].directory).unwrap();
+    let join = replicas[leader].raft.clone();
+    replicas[at].start(&["--join", &join]);
+    let path = "/v1/watch?kind=members&after_revision=0";
+    let mut source = eventually("the replica answers", || {
+        EventSource::open(&replicas[at].admin, path, None).ok()
+    });
+    replicas[at].wait_ready();
+    replicas[at].wait_voters(3);
+    let mut n_progress = 0;
+    // The second notification follows all changes by seconds.
+    while n_progress < 2 {
+        let event = source.next().unwrap();
+        n_progress += usize::from(event.kind == "progress");
+        let is_change =
+            ["added", "removed"].iter().any(|kind| event.data["member"]["kind"] == *kind);
+        assert!(!is_change, "{event:?}");
+    }
 }
 
 /// Opens watches on one connection.
