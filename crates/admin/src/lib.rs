@@ -149,7 +149,7 @@ pub use metrics::METRICS;
 pub use node_state::NODE_STATES;
 pub use nodes::unanswered;
 pub use probes::{Liveness, RenderMetrics};
-pub use readiness::{NotReady, NotReadyReason, Readiness};
+pub use readiness::{NotReady, NotReadyReason, Readiness, drained};
 pub use recent_nodes::RecentNodesSettings;
 pub use references::ReferenceSettings;
 pub use write_guards::settings::{ALL_GUARDS, GUARD_NAMES, GuardSettings, guard_name};

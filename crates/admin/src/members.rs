@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use chancery_admin_proto::v1 as pb;
 use chancery_store::{ChangeError, MachineReport, Member, MemberChange, PortReport, Role};
 
-use crate::{AdminError, ctx::Ctx, record::Operation};
+use crate::{AdminError, ctx::Ctx, readiness, record::Operation};
 
 /// A member that lacks more log entries causes a warning.
 const LAG_MAX: u64 = 10_000;
@@ -157,6 +157,8 @@ pub(crate) fn warnings(
     let others = || members.iter().filter(|member| member.state != DIVERGED);
     warnings.extend(others().filter_map(limitation));
     warnings.extend(others().filter_map(wrong_clock));
+    let drained = members.iter().filter(|member| member.drained);
+    warnings.extend(drained.map(|member| readiness::drained(member.replica_id)));
     if n_voters > 1 && n_up == quorum {
         warnings.push(format!(
             "{n_up} of {n_voters} voters answer: if one more is lost, no writes are possible"
@@ -369,6 +371,17 @@ mod tests {
             warnings(&members, Some(1), 1, None),
             ["replica 2 cannot accept writes as the leader: the disk is nearly full"]
         );
+    }
+
+    /// An operator may forget that a replica is drained.
+    #[test]
+    fn drained_replica_is_reported_with_the_command_that_ends_the_drain() {
+        let mut members = [1, 2, 3].map(|id| member(id, "voter", true));
+        members[1].drained = true;
+        let drained =
+            "replica 2 is drained: it accepts no streams; `chancery undrain 2` ends the drain";
+        assert_eq!(warnings(&members, Some(1), 1, None), [drained]);
+        assert_eq!(warnings(&members, Some(1), 2, None), [drained]);
     }
 
     /// L13: a diverged voter does not vote, so it does not count as one that answers. No other

@@ -156,10 +156,7 @@ impl Readiness {
         }
         if shards.get().is_some_and(|shards| shards.drain_orders().get().is_some()) {
             let id = replica.status().replica_id;
-            let message = format!(
-                "an operator drains this replica: it accepts no streams; `chancery undrain {id}` ends that"
-            );
-            return Err(NotReady::new(NotReadyReason::Drained, message));
+            return Err(NotReady::new(NotReadyReason::Drained, drained(id)));
         }
         if started.is_cancelled() {
             return Ok(());
@@ -172,6 +169,14 @@ impl Readiness {
         };
         Err(NotReady::new(NotReadyReason::CatchingUp, message))
     }
+}
+
+/// Returns the statement that an operator drains a replica, with the command that ends the drain.
+#[must_use]
+pub fn drained(replica_id: u64) -> String {
+    format!(
+        "replica {replica_id} is drained: it accepts no streams; `chancery undrain {replica_id}` ends the drain"
+    )
 }
 
 fn sentence(stalled: &[StalledShard]) -> String {

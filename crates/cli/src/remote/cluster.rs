@@ -214,10 +214,13 @@ fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<(
 
 /// Writes the status of the replica that answers.
 fn write_replica(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
-    let ready = match (status.ready, status.failure.is_empty()) {
+    let is_drained =
+        |member: &pb::MemberStatus| member.replica_id == status.replica_id && member.drained;
+    let ready = match (status.ready, status.failure.as_str()) {
         (true, _) => "ready".to_owned(),
-        (false, true) => "not ready".to_owned(),
-        (false, false) => format!("not ready: {}", plain(&status.failure)),
+        (false, "") if status.members.iter().any(is_drained) => "not ready: drained".to_owned(),
+        (false, "") => "not ready".to_owned(),
+        (false, failure) => format!("not ready: {}", plain(failure)),
     };
     let disk = match status.free_bytes {
         Some(free) => format!("{} bytes used, {free} free", status.disk_bytes),

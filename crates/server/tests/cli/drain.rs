@@ -121,6 +121,7 @@ fn drain_moves_all_streams_to_the_other_replicas() {
     let refused = http_get(&replicas[drained].admin, "/readyz");
     let body: Value = serde_json::from_str(&refused.1).unwrap();
     assert_eq!((refused.0, &body["reason"]), (503, &json!("drained")), "{body}");
+    assert_eq!(body["message"], warning(&id), "{body}");
     wait_streams(&replicas, |n| n[drained] == 0 && n[asked] + n[leader] == all, "all have moved");
     {
         let events = events.lock().unwrap();
@@ -145,6 +146,9 @@ fn drain_moves_all_streams_to_the_other_replicas() {
     check_drained(&replicas, drained, asked);
     let done = replicas[leader].run(&["undrain", &id], "");
     assert_eq!((done.code, done.out), (0, format!("replica {id} accepts streams\n")));
+    for replica in &replicas {
+        assert_eq!(readiness(replica).0, "ok");
+    }
     assert_eq!(http_get(&replicas[drained].admin, "/readyz").0, 200);
     let back = Arc::<Mutex<Events>>::default();
     runtime.spawn(client(100, vec![addresses[0].clone()], Arc::clone(&back)));
@@ -157,6 +161,23 @@ fn drain_moves_all_streams_to_the_other_replicas() {
     replicas[drained].terminate();
     replicas[drained].start_and_wait(&[]);
     assert_eq!(http_get(&replicas[drained].admin, "/readyz").0, 200);
+}
+
+/// Returns the warning about a drained replica.
+fn warning(id: &str) -> String {
+    format!(
+        "replica {id} is drained: it accepts no streams; `chancery undrain {id}` ends the drain"
+    )
+}
+
+/// Returns the outcome and the detail of the check `readiness` of `doctor`.
+fn readiness(replica: &Replica) -> (String, String) {
+    let done = replica.run(&["doctor", "-o", "json"], "");
+    let report: Value = serde_json::from_str(&done.out).unwrap_or_else(|_| panic!("{done:?}"));
+    let mut checks = report["checks"].as_array().unwrap().iter();
+    let check = checks.find(|check| check["name"] == "readiness").unwrap();
+    let text = |field: &str| check[field].as_str().unwrap().to_owned();
+    (text("status"), text("detail"))
 }
 
 /// The drained replica still replicates, takes writes and votes. Every replica shows the drain.
@@ -172,6 +193,12 @@ fn check_drained(replicas: &[Replica; 3], drained: usize, asked: usize) {
         assert_eq!(shown, expected.iter().collect::<Vec<_>>(), "{status}");
         let text = replica.run(&["cluster", "status"], "").out;
         assert_eq!(text.matches(" drained ").count(), 1, "{text}");
+        let warning = warning(&(drained + 1).to_string());
+        assert_eq!(status["warnings"], json!([warning]));
+        assert!(text.contains(&format!("\nwarning: {warning}\n")), "{text}");
+        let is_own = replica.id == replicas[drained].id;
+        assert_eq!(text.contains(", not ready: drained\n"), is_own, "{text}");
+        assert_eq!(readiness(replica), ("warning".to_owned(), warning));
     }
     let metrics = http_get(&replicas[drained].admin, "/metrics").1;
     assert!(metrics.contains("chancery_xds_drained 1\n"), "{metrics}");

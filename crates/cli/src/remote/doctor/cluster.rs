@@ -1,5 +1,6 @@
 //! The checks of the cluster, as one replica reports it.
 
+use chancery_admin::drained;
 use chancery_admin_proto::v1 as pb;
 
 use super::{
@@ -15,20 +16,20 @@ const DIVERGED: &str = "diverged";
 
 /// Returns the checks of the status that a replica reports.
 pub(super) fn checks(status: &pb::ClusterStatus) -> Vec<Check> {
-    let mut checks =
-        vec![leader(status), quorum(status), replicas(status), lag(status), readiness(status)];
-    let (disk, clocks) = (disk(status), clocks(status));
+    let mut checks = vec![leader(status), quorum(status), replicas(status), lag(status)];
+    let (readiness, disk, clocks) = (readiness(status), disk(status), clocks(status));
     // The server may know of a problem that no check covers.
     if checks.iter().all(Check::is_ok) {
         let is_covered = |warning: &str| {
             disk.detail.contains(warning)
+                || (!readiness.is_ok() && readiness.detail.contains(warning))
                 || (!clocks.is_ok() && warning.starts_with("the clock of replica "))
         };
         let warnings = status.warnings.iter().filter(|warning| !is_covered(warning));
         let advice = "see `chancery cluster status`";
         checks.extend(warnings.map(|warning| Check::warning("cluster", warning, advice)));
     }
-    checks.extend([disk, clocks]);
+    checks.extend([readiness, disk, clocks]);
     checks
 }
 
@@ -116,18 +117,23 @@ fn lag(status: &pb::ClusterStatus) -> Check {
     }
 }
 
+/// Checks whether the replica that answers is ready, and whether an operator drains a replica.
 fn readiness(status: &pb::ClusterStatus) -> Check {
+    const NAME: &str = "readiness";
     let id = status.replica_id;
-    match (status.ready, status.failure.as_str()) {
-        (true, _) => Check::ok("readiness", format!("replica {id} is ready")),
-        (false, "") => {
-            Check::failed("readiness", format!("replica {id} is not ready"), "see its log")
-        }
+    let drains = || status.members.iter().filter(|member| member.drained);
+    // A drained replica is not ready, as its operator wants it.
+    let is_drained = status.failure.is_empty() && drains().any(|member| member.replica_id == id);
+    let drains: Vec<String> = drains().map(|member| drained(member.replica_id)).collect();
+    match (status.ready || is_drained, status.failure.as_str()) {
+        (false, "") => Check::failed(NAME, format!("replica {id} is not ready"), "see its log"),
         (false, failure) => Check::failed(
-            "readiness",
+            NAME,
             format!("replica {id} is not ready: {failure}"),
             "see ChanceryStoreFailed in docs/operations.md",
         ),
+        (true, _) if drains.is_empty() => Check::ok(NAME, format!("replica {id} is ready")),
+        (true, _) => Check::warning(NAME, drains.join("; "), ""),
     }
 }
 
@@ -275,6 +281,21 @@ mod tests {
         assert_eq!(found(|status| status.members[2].lag = Some(10_001)), [("lag", Warning)]);
         assert_eq!(found(|status| status.members[2].lag = None), [("lag", Unknown)]);
         assert_eq!(found(|status| status.ready = false), [("readiness", Failed)]);
+        let drain = |status: &mut pb::ClusterStatus| {
+            status.members[0].drained = true;
+            status.warnings = vec![drained(1)];
+        };
+        assert_eq!(found(drain), [("readiness", Warning)]);
+        let drain_this = |status: &mut pb::ClusterStatus| {
+            drain(status);
+            status.ready = false;
+        };
+        assert_eq!(found(drain_this), [("readiness", Warning)]);
+        let fail_drained = |status: &mut pb::ClusterStatus| {
+            drain_this(status);
+            status.failure = "x".to_owned();
+        };
+        assert_eq!(found(fail_drained), [("cluster", Warning), ("readiness", Failed)]);
         let free =
             |bytes| move |status: &mut pb::ClusterStatus| status.members[2].free_bytes = bytes;
         assert_eq!(found(free(None)), [("disk", Unknown)]);
