@@ -9,10 +9,10 @@ use clap::Args;
 use super::{
     client::refusal,
     connector::Channel,
-    fleet::{Extent, check_complete},
+    fleet::{Extent, check_complete, unanswered},
     parameters::Parameters,
     read::Read,
-    references::{nodes_not_asked, write_references},
+    references::{unknown_nodes, write_references},
 };
 use crate::{
     answer::Answer,
@@ -103,15 +103,15 @@ fn write_description(
                 |one: &pb::Reference| one.type_url == child.type_url && one.name == child.name;
             scope.referents.iter().any(same)
         };
-        let not_asked = scope.replicas_not_asked;
-        write_references("refers to", &scope.referents, scope.referents_omitted, not_asked, out)?;
+        let unknown = unknown_nodes(scope.replicas_not_asked, &described.not_asked);
+        write_references("refers to", &scope.referents, scope.referents_omitted, &unknown, out)?;
         for child in scope.children.iter().filter(|child| !is_referent(child)) {
             let here = if child.in_scope { "" } else { " (not in this scope)" };
             writeln!(out, "  needs     {} {:?}{here}", short_type(&child.type_url), child.name)?;
         }
-        write_references("used by", &scope.referrers, scope.referrers_omitted, not_asked, out)?;
-        if not_asked > 0 {
-            writeln!(out, "  used by   possibly more: {}", nodes_not_asked(not_asked))?;
+        write_references("used by", &scope.referrers, scope.referrers_omitted, &unknown, out)?;
+        if scope.replicas_not_asked > 0 {
+            writeln!(out, "  used by   possibly more: {unknown}")?;
         }
         writeln!(out, "  seen by   {}", seen_by(scope, described))?;
         if scope.nodes_shadowed > 0 {
@@ -155,9 +155,10 @@ fn seen_by(scope: &pb::ResourceInScope, described: &pb::DescribeResourceResponse
             format!("{}: {} and {more} more", count(scope.nodes_total, "node"), nodes.join(", "))
         }
     };
-    match described.replicas_not_asked {
-        0 => seen,
-        n => format!("{seen}; {} not asked", count(n, "other replica")),
+    match (described.replicas_not_asked, described.not_asked.as_slice()) {
+        (0, _) => seen,
+        (n, []) => format!("{seen}; {} not asked", count(n, "other replica")),
+        (_, missing) => format!("{seen}; {}", unanswered(missing)),
     }
 }
 
@@ -181,5 +182,9 @@ mod tests {
         scope.nodes_total = 1;
         assert_eq!(seen_by(&scope, &described(0)), "1 node: a");
         assert_eq!(seen_by(&scope, &described(1)), "1 node: a; 1 other replica not asked");
+        let (replica_id, message) = (3, "is starting".to_owned());
+        let missing = pb::ReplicaNotAsked { replica_id, message, ..Default::default() };
+        let asked = pb::DescribeResourceResponse { not_asked: vec![missing], ..described(1) };
+        assert_eq!(seen_by(&scope, &asked), "1 node: a; replica 3 is starting");
     }
 }

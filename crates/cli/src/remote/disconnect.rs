@@ -1,7 +1,9 @@
 //! The command `disconnect`.
 
+use std::io::{self, Write};
+
 use chancery_admin_proto::v1::{
-    DisconnectNodeRequest, streams_service_client::StreamsServiceClient,
+    DisconnectNodeRequest, DisconnectNodeResponse, streams_service_client::StreamsServiceClient,
 };
 use clap::Args;
 
@@ -21,14 +23,26 @@ pub(super) async fn run(
     channel: Channel,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let request = DisconnectNodeRequest { node: disconnect.node };
+    let node = disconnect.node;
+    let request = DisconnectNodeRequest { node: node.clone() };
     let response = StreamsServiceClient::new(channel).disconnect_node(request).await;
     let response = response.map_err(|status| refusal(&status))?.into_inner();
-    answer.show(&response, |out| {
-        for one in &response.replicas {
-            writeln!(out, "replica {}: ended {}", one.replica_id, count(one.streams, "stream"))?;
-        }
-        Ok(())
-    })?;
+    answer.show(&response, |out| write_ended(&node, &response, out))?;
     check_complete(&response.not_asked)
+}
+
+/// Writes the number of ended streams of each replica.
+fn write_ended(
+    node: &str,
+    response: &DisconnectNodeResponse,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    // The server rejects the request if all replicas have answered.
+    if response.replicas.is_empty() {
+        return writeln!(out, "node {node:?} is not connected to the replicas that answered");
+    }
+    for one in &response.replicas {
+        writeln!(out, "replica {}: ended {}", one.replica_id, count(one.streams, "stream"))?;
+    }
+    Ok(())
 }

@@ -115,8 +115,8 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
     if !explained.referents.is_empty() || !explained.referrers.is_empty() {
         writeln!(out, "\nreferences in the view of the node")?;
         let (referents, referrers) = (&explained.referents, &explained.referrers);
-        write_references("refers to", referents, explained.referents_omitted, 0, out)?;
-        write_references("used by", referrers, explained.referrers_omitted, 0, out)?;
+        write_references("refers to", referents, explained.referents_omitted, "", out)?;
+        write_references("used by", referrers, explained.referrers_omitted, "", out)?;
     }
     let now = now();
     for stream in &explained.streams {

@@ -4,16 +4,16 @@ use std::io::{self, Write};
 
 use chancery_admin_proto::v1 as pb;
 
-use super::parameters::with_variant;
+use super::{fleet::unanswered, parameters::with_variant};
 use crate::text::{count, plain, short_type};
 
 /// Writes a line for each reference: its direction, the other resource, the scope or state of that, and the field.
-/// `replicas_not_asked` is the number of replicas whose nodes may have further views.
+/// `unknown_nodes` is the statement about the nodes that may have further views, of [`unknown_nodes`].
 pub(super) fn write_references(
     direction: &str,
     references: &[pb::Reference],
     n_omitted: u64,
-    replicas_not_asked: u64,
+    unknown_nodes: &str,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     for reference in references {
@@ -23,7 +23,7 @@ pub(super) fn write_references(
             ("missing-in-some-views", "") => "missing in some views".to_owned(),
             ("missing-in-some-views", scope) => format!("in {scope}, missing in some views"),
             ("other-authority", _) => "of another authority".to_owned(),
-            ("unknown", _) => format!("unknown: {}", nodes_not_asked(replicas_not_asked)),
+            ("unknown", _) => format!("unknown: {unknown_nodes}"),
             (state, _) => state.to_owned(),
         };
         let (kind, field) = (short_type(&reference.type_url), plain(&reference.field_path));
@@ -35,9 +35,13 @@ pub(super) fn write_references(
     }
 }
 
-/// Returns the statement that the nodes of other replicas were not asked.
-pub(super) fn nodes_not_asked(n_replicas: u64) -> String {
-    format!("the nodes of {} were not asked", count(n_replicas, "other replica"))
+/// Returns the statement that the nodes of `n_replicas` other replicas are not known. `missing` are those that did not
+/// answer; it is empty if they were not asked.
+pub(super) fn unknown_nodes(n_replicas: u64, missing: &[pb::ReplicaNotAsked]) -> String {
+    match missing {
+        [] => format!("the nodes of {} were not asked", count(n_replicas, "other replica")),
+        missing => unanswered(missing),
+    }
 }
 
 #[cfg(test)]
@@ -56,7 +60,8 @@ mod tests {
                 ..pb::Reference::default()
             };
             let mut out = Vec::new();
-            write_references("refers to", &[reference], 0, 2, &mut out).unwrap();
+            let nodes = unknown_nodes(2, &[]);
+            write_references("refers to", &[reference], 0, &nodes, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let line = |place: &str| format!("  refers to cluster \"web\" ({place}): cluster\n");

@@ -190,6 +190,7 @@ fn check_hanging(replicas: &[Replica; 3]) {
     }
     let listed = other.run(&["nodes"], "");
     assert_eq!(listed.out, "no nodes of the replicas that answered\n", "{listed:?}");
+    check_words(other);
     let head = headers(&other.admin, "");
     let reason = head.lines().find_map(|line| line.strip_prefix("x-chancery-not-asked: "));
     let reason: Value = serde_json::from_str(reason.unwrap_or_else(|| panic!("{head}"))).unwrap();
@@ -199,6 +200,27 @@ fn check_hanging(replicas: &[Replica; 3]) {
     assert!(node.err.contains("to the 2 replicas that answered; replica 1 "), "{node:?}");
     signal(hanging, Signal::CONT);
     eventually("the replica answers again", || (other.run(&["nodes"], "").code == 0).then_some(()));
+}
+
+/// The text of an answer has the same words for the missing replica as the warning.
+fn check_words(other: &Replica) {
+    let incomplete = |args: &[&str]| {
+        let done = other.run(args, "");
+        let reason = done.err.strip_prefix("warning: incomplete: ").map(str::trim_end);
+        let reason = reason.unwrap_or_else(|| panic!("{args:?}: {done:?}")).to_owned();
+        assert!(done.code == 4 && reason.starts_with("replica 1 "), "{args:?}: {done:?}");
+        (done.out, reason)
+    };
+    let (out, reason) = incomplete(&["describe", "cds", "web"]);
+    let seen = format!("seen by   no connected node of the replicas that answered; {reason}\n");
+    assert!(out.contains(&seen), "{out}");
+    let (out, reason) = incomplete(&["describe", "rds", "main", "--scope", "own/own-1"]);
+    let unknown = format!("refers to cluster \"db\" (unknown: {reason})");
+    assert!(out.contains(&unknown), "{out}");
+    let (out, reason) = incomplete(&["describe", "cds", "db", "--scope", "shared"]);
+    assert!(out.contains(&format!("used by   possibly more: {reason}\n")), "{out}");
+    let (out, _) = incomplete(&["disconnect", "edge-9"]);
+    assert_eq!(out, "node \"edge-9\" is not connected to the replicas that answered\n");
 }
 
 /// A node that has lost its stream stays visible, also after its replica has restarted.
