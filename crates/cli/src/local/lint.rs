@@ -11,7 +11,7 @@ use chancery_admission::{
     ClientProfile, Manifest, Options, Problem, Profiles, Severity, Validation, ValidationMode,
 };
 use chancery_model::ScopeName;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use serde_json::{Value, json};
 
 use crate::{
@@ -44,7 +44,7 @@ pub(crate) struct Lint {
     #[arg(long, value_enum, value_name = "SEVERITY", default_value = "error")]
     fail_on: FailOn,
     /// Use this scope for documents that do not name one
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     scope: String,
 }
 

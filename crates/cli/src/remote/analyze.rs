@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use chancery_admin_proto::v1::{
     self as pb, AnalyzeRequest, analysis_service_client::AnalysisServiceClient,
 };
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::{
     client::refusal,
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct Analyze {
     /// Analyze only this scope and its resources [default: all scopes and the assignments]
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     #[command(flatten)]
     read: Read,

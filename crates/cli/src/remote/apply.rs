@@ -9,7 +9,7 @@ use chancery_admin_proto::v1::{self as pb, File};
 use chancery_admission::{Manifest, Options, admit};
 use chancery_config::Span;
 use chancery_model::ScopeName;
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 use tokio::time::Instant;
 
 use super::{
@@ -63,7 +63,7 @@ pub(crate) struct Apply {
     #[arg(long, value_name = "TIME", requires = "watch")]
     settle: Option<Span>,
     /// Use this scope for documents that do not name one
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     scope: String,
     /// Delete resources that are missing from the input, in the scopes of the input
     ///

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use chancery_admin_proto::v1::{self as pb, history_service_client::HistoryServiceClient};
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::{
     client::{Servers, refusal},
@@ -21,7 +21,7 @@ pub(crate) struct Blame {
     #[arg(value_name = "NAME")]
     name: String,
     /// Scope of the resource
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     scope: String,
     #[command(flatten)]
     read: Read,

@@ -20,7 +20,7 @@ pub(crate) struct Delete {
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
     /// Delete from this scope
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     scope: String,
     /// Reject the deletion unless the resource has this version, as `get` shows it; only with one
     /// NAME

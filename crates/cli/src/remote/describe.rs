@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use chancery_admin::json::JsonMessage;
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::{
     client::refusal,
@@ -33,7 +33,7 @@ pub(crate) struct Describe {
     #[arg(value_name = "NAME")]
     name: String,
     /// Show only this scope [default: all]
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     #[command(flatten)]
     parameters: Parameters,

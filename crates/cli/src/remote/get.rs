@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use chancery_admin::json::JsonMessage;
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use serde_json::json;
 
 use super::{
@@ -32,7 +32,7 @@ pub(crate) struct Get {
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Show only this scope [default: all]
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     /// Show only what this connected node sees
     #[arg(long, value_name = "ID")]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use chancery_admin_proto::v1 as pb;
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::{
     client::Servers,
@@ -20,7 +20,7 @@ pub(crate) struct Import {
     #[arg(value_name = "FILE|-")]
     file: PathBuf,
     /// Publish in this scope
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     scope: String,
     #[command(flatten)]
     only_name: OnlyName,

@@ -16,7 +16,7 @@ use chancery_lb_policy::{
     proto::{AggregateClusterConfig, Cluster, ClusterLoadAssignment},
 };
 use chancery_model::types;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use prost::Message;
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ pub(crate) struct Options {
     #[arg(long = "policy", value_name = "NAME")]
     policies: Vec<String>,
     /// Read the resources of this scope [default: all]
-    #[arg(long, conflicts_with = "files")]
+    #[arg(long, conflicts_with = "files", value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     /// Read the resources that this connected node sees
     #[arg(long, value_name = "ID", conflicts_with = "files")]

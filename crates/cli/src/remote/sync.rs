@@ -8,7 +8,7 @@ use std::{
 
 use chancery_admin_proto::v1 as pb;
 use chancery_config::Span;
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -57,7 +57,7 @@ pub(crate) struct Sync {
     #[arg(long, value_name = "TIME", requires = "watch")]
     settle: Option<Span>,
     /// Use this scope for documents that do not name one
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", value_parser = NonEmptyStringValueParser::new())]
     scope: String,
     #[command(flatten)]
     validate: Validate,

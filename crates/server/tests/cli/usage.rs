@@ -44,6 +44,30 @@ fn exit_codes_distinguish_failure_from_wrong_usage() {
     }
 }
 
+/// An empty scope could be meant as another one, or as all.
+#[test]
+fn empty_scope_is_rejected() {
+    for args in [
+        &["blame", "cds", "a"][..],
+        &["get"],
+        &["describe", "cds", "a"],
+        &["delete", "cds", "a"],
+        &["apply", "-f", "-"],
+        &["diff", "-f", "-"],
+        &["sync", "--dir", "."],
+        &["import", "-"],
+        &["lint", "-f", "-"],
+        &["export", "x"],
+        &["history"],
+        &["analyze"],
+        &["lb-policy", "explain"],
+    ] {
+        let (code, error) = code_and_error(&[args, &["--scope", ""]].concat());
+        assert_eq!(code, 2, "{args:?}: {error}");
+        assert!(error.contains("a value is required for '--scope <"), "{args:?}: {error}");
+    }
+}
+
 /// One run reports the files that are missing, and the problems of those that are there.
 #[test]
 fn missing_files_are_reported_beside_the_problems_of_the_others() {
