@@ -20,6 +20,7 @@ use crate::{
     page::Page,
     record::Operation,
     resources::parse_type,
+    time_limits::TOKEN,
     times::millis,
     write,
     write::transaction,
@@ -29,8 +30,6 @@ use crate::{
 
 /// The validity of a token without another one.
 const TOKEN_DEFAULT: Duration = Duration::from_secs(90 * 24 * 3600);
-/// The maximum validity of a token.
-const TOKEN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Returns the identity of the caller, and its rights.
 pub(crate) fn who_am_i(ctx: &Ctx) -> pb::WhoAmIResponse {
@@ -239,8 +238,8 @@ pub(crate) async fn create_token(
         0 => TOKEN_DEFAULT,
         seconds => Duration::from_secs(seconds),
     };
-    if valid > TOKEN_MAX {
-        let (given, max) = (valid.as_secs() / 86_400, TOKEN_MAX.as_secs() / 86_400);
+    if !TOKEN.contains(&valid) {
+        let (given, max) = (valid.as_secs() / 86_400, TOKEN.end().as_secs() / 86_400);
         return Err(AdminError::Parameter(format!(
             "the token would be valid for {given} days, at most {max} are allowed"
         )));

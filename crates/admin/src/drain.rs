@@ -4,18 +4,18 @@
 use std::time::Duration;
 
 use chancery_admin_proto::v1 as pb;
+use chancery_audit::duration_text;
 
 use crate::{
     AdminError,
     ctx::Ctx,
     fleet::{self, FleetRequest},
     record::Operation,
+    time_limits::DRAIN,
 };
 
 /// The default time over which the streams end.
 const OVER_DEFAULT: Duration = Duration::from_secs(60);
-/// The maximum time over which the streams end.
-const OVER_MAX: Duration = Duration::from_secs(3600);
 
 /// Returns the record of an operation on a replica.
 pub(crate) fn record(operation: &'static str, replica_id: u64) -> Operation {
@@ -60,8 +60,9 @@ impl FleetRequest for pb::UndrainReplicaRequest {
 /// Returns the time over which the streams end.
 fn over_of(request: &pb::DrainReplicaRequest) -> Result<Duration, AdminError> {
     let over = request.over_ms.map_or(OVER_DEFAULT, Duration::from_millis);
-    if over > OVER_MAX {
-        let text = format!("the drain takes {over:?}; it must take at most {OVER_MAX:?}");
+    if !DRAIN.contains(&over) {
+        let [over, max] = [over, *DRAIN.end()].map(duration_text);
+        let text = format!("the drain takes {over}; it must take at most {max}");
         return Err(AdminError::Parameter(text));
     }
     Ok(over)

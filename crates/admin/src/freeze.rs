@@ -6,6 +6,7 @@ use std::{
 };
 
 use chancery_admin_proto::v1 as pb;
+use chancery_audit::duration_text;
 use chancery_model::{
     AccessOp, Freeze, FreezeParts, FreezeTarget, Revision, ScopeName, State, Transaction,
     TransactionMeta, Verb,
@@ -23,6 +24,7 @@ use crate::{
     record::Operation,
     releases,
     rollback::{self, restoring, set_reason},
+    time_limits::FREEZE,
     times::millis,
     work::Size,
     write::{self, took_effect, transaction},
@@ -31,10 +33,6 @@ use crate::{
     write_options::check,
 };
 
-/// The minimum time of a freeze with an end.
-const FOR_MIN: Duration = Duration::from_secs(1);
-/// The maximum time of a freeze with an end.
-const FOR_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The interval at which the leader looks for freezes that end.
 const END_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -52,10 +50,9 @@ pub(crate) async fn freeze(
 ) -> Result<pb::WriteResponse, AdminError> {
     let target = target(&request.scope, request.all)?;
     let time = request.for_ms.map(Duration::from_millis);
-    if let Some(time) = time.filter(|time| *time < FOR_MIN || *time > FOR_MAX) {
-        let hours = FOR_MAX.as_secs() / 3600;
-        let text =
-            format!("invalid `for`: {time:?} is outside the range of {FOR_MIN:?} to {hours}h");
+    if let Some(time) = time.filter(|time| !FREEZE.contains(time)) {
+        let [time, min, max] = [time, *FREEZE.start(), *FREEZE.end()].map(duration_text);
+        let text = format!("invalid `for`: {time} is outside the range of {min} to {max}");
         return Err(AdminError::Parameter(text));
     }
     let mut checked = check(request.options, ctx.source())?;

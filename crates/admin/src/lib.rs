@@ -96,6 +96,7 @@ mod resources;
 mod revisions;
 mod rollback;
 mod routes;
+pub mod time_limits;
 mod times;
 mod trial;
 mod unchanged;

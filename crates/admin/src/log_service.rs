@@ -1,6 +1,6 @@
 //! The log service: an operator may change the filter of the log while the replica runs.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use chancery_admin_proto::v1 as pb;
 
@@ -9,10 +9,8 @@ use crate::{
     ctx::Ctx,
     log_filter::{LogFilter, LogFilterState},
     record::Operation,
+    time_limits::LOG_FILTER,
 };
-
-/// The time that a temporary filter may last.
-const LASTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
 
 /// Returns the filter.
 pub(crate) fn get_log_filter(ctx: &Ctx) -> Result<pb::LogFilter, AdminError> {
@@ -34,7 +32,7 @@ pub(crate) fn set_log_filter(
     request: pb::SetLogFilterRequest,
 ) -> Result<pb::LogFilter, AdminError> {
     let lasts = request.for_ms.map(Duration::from_millis);
-    if lasts.is_some_and(|lasts| !LASTS.contains(&lasts)) {
+    if lasts.is_some_and(|lasts| !LOG_FILTER.contains(&lasts)) {
         let text = "the time of a log filter must be from 1s to 24h".to_owned();
         return Err(AdminError::Parameter(text));
     }

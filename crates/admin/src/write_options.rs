@@ -7,6 +7,7 @@ use std::{
 
 use chancery_admin_proto::v1 as pb;
 use chancery_admission::ValidationMode;
+use chancery_audit::duration_text;
 use chancery_model::{AccessOp, Revision, Transaction, TransactionMeta};
 use chancery_store::RequestId;
 use tokio::time::Instant;
@@ -15,6 +16,7 @@ use crate::{
     AdminError,
     changes::Effect,
     deps::Freshness,
+    time_limits::WAIT,
     times::millis,
     write_guards::settings::{Guard, guards},
 };
@@ -25,7 +27,7 @@ const LABELS_MAX: usize = 16;
 const LABEL_VALUE_BYTES_MAX: usize = 256;
 const TEXT_BYTES_MAX: usize = 4096;
 /// The maximum time of a wait.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(3600);
+pub(crate) const WAIT_MAX: Duration = *WAIT.end();
 
 /// Valid options of a write.
 pub(crate) struct Checked {
@@ -92,7 +94,8 @@ pub(crate) fn check(
     };
     let wait = options.wait_ms.map(Duration::from_millis);
     if let Some(wait) = wait.filter(|wait| *wait > WAIT_MAX) {
-        return refuse(format!("the wait of {wait:?} exceeds the maximum of {WAIT_MAX:?}"));
+        let [wait, max] = [wait, WAIT_MAX].map(duration_text);
+        return refuse(format!("the wait of {wait} exceeds the maximum of {max}"));
     }
     let confirmed = guards(&options.confirm).map_err(AdminError::Parameter)?;
     Ok(Checked {

@@ -43,5 +43,5 @@ pub use policy_file::{PolicyError, check_policy_file};
 pub use rotation::Rotation;
 pub use settings::{Mode, Settings, SinkSettings, SinkSettingsError};
 pub use tail::{Follow, TailRecord, last_records};
-pub use time::timestamp;
+pub use time::{duration_text, timestamp};
 pub use verify::{Problem, ProblemKind, Range, Report, VerifyError, verify};

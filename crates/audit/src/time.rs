@@ -1,11 +1,25 @@
 //! Times in records.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The units of [`duration_text`] in milliseconds, the largest first.
+const UNITS: [(&str, u128); 3] = [("h", 3_600_000), ("m", 60_000), ("s", 1000)];
 
 /// Returns the milliseconds since 1970.
 pub(crate) fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Formats a time of whole milliseconds with the largest unit that leaves no fraction: `250ms`, `90s`, `1h`.
+#[must_use]
+pub fn duration_text(time: Duration) -> String {
+    let millis = time.as_millis();
+    match UNITS.into_iter().find(|(_, factor)| millis.is_multiple_of(*factor)) {
+        _ if millis == 0 => "0s".to_owned(),
+        Some((unit, factor)) => format!("{}{unit}", millis / factor),
+        None => format!("{millis}ms"),
+    }
 }
 
 /// Formats milliseconds since 1970 as `2026-11-20T09:45:42.000Z` (RFC 3339).
@@ -35,6 +49,21 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn duration_has_the_largest_unit_without_a_fraction() {
+        for (millis, expected) in [
+            (0, "0s"),
+            (1, "1ms"),
+            (1500, "1500ms"),
+            (90_000, "90s"),
+            (300_000, "5m"),
+            (3_600_000, "1h"),
+            (359_999_996_400_000, "99999999h"),
+        ] {
+            assert_eq!(duration_text(Duration::from_millis(millis)), expected);
+        }
+    }
 
     #[test]
     fn timestamp_has_date_and_milliseconds() {

@@ -1,6 +1,11 @@
 //! Times in a readable form.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    ops::RangeInclusive,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use chancery_config::Span;
 
 /// Returns the milliseconds since 1970.
 pub(crate) fn now() -> u64 {
@@ -29,9 +34,38 @@ pub(crate) fn age(since: u64, now: u64) -> String {
     }
 }
 
+/// Returns the parser of a time in a range.
+pub(crate) fn time_in(
+    range: RangeInclusive<Duration>,
+) -> impl Fn(&str) -> Result<Span, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let span: Span = text.parse()?;
+        let [min, max] = [*range.start(), *range.end()].map(Span::new);
+        match range.contains(&span.duration()) {
+            true => Ok(span),
+            false if range.start().is_zero() => Err(format!("must be at most {max}")),
+            false => Err(format!("must be from {min} to {max}")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_outside_its_range_is_rejected() {
+        let parsed = |min, max, text: &str| {
+            let [min, max] = [min, max].map(Duration::from_secs);
+            time_in(min..=max)(text).map(|span| span.to_string())
+        };
+        assert_eq!(parsed(1, 3600, "60m"), Ok("1h".to_owned()));
+        assert_eq!(parsed(1, 3600, "999ms"), Err("must be from 1s to 1h".to_owned()));
+        assert_eq!(parsed(0, 3600, "0s"), Ok("0s".to_owned()));
+        assert_eq!(parsed(0, 3600, "3601s"), Err("must be at most 1h".to_owned()));
+        let unit = "is not a time such as 250ms, 10s, 5m or 1h";
+        assert_eq!(parsed(0, 3600, "5"), Err(unit.to_owned()));
+    }
 
     #[test]
     fn timestamp_is_shown_as_a_date() {

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use chancery_audit::duration_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A duration in milliseconds, seconds, minutes or hours: `250ms`, `10s`, `5m`, `1h`.
@@ -71,16 +72,6 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// Writes a number with the largest unit that leaves no fraction.
-fn show(n: u64, units: &[(&str, u64)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let (unit, factor) = units
-        .iter()
-        .rev()
-        .find(|(_, factor)| n > 0 && n.is_multiple_of(*factor))
-        .unwrap_or(&units[0]);
-    write!(f, "{}{unit}", n / factor)
-}
-
 impl FromStr for Span {
     type Err = &'static str;
 
@@ -101,16 +92,15 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.millis() {
-            0 => f.write_str("0s"),
-            millis => show(millis, &SPAN_UNITS, f),
-        }
+        f.write_str(&duration_text(self.0))
     }
 }
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(self.0, &BYTE_UNITS, f)
+        let is_whole = |(_, factor): &&(&str, u64)| self.0 > 0 && self.0.is_multiple_of(*factor);
+        let (unit, factor) = BYTE_UNITS.iter().rev().find(is_whole).unwrap_or(&BYTE_UNITS[0]);
+        write!(f, "{}{unit}", self.0 / factor)
     }
 }
 

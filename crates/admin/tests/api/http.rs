@@ -120,7 +120,7 @@ const REFUSALS: &[(&str, &str, u16, &str, &str)] = &[
     ("POST", "/v1/apply?scope=a%20b", 400, "INVALID_ARGUMENT", "the scope name \"a b\""),
     ("POST", "/v1/apply?label=a%20b", 400, "INVALID_ARGUMENT", "the label \"a b\""),
     ("POST", "/v1/apply?dry_run&wait=true", 400, "INVALID_ARGUMENT", "a dry run"),
-    ("POST", "/v1/apply?wait=2h", 400, "INVALID_ARGUMENT", "exceeds the maximum of"),
+    ("POST", "/v1/apply?wait=2h", 400, "INVALID_ARGUMENT", "of 2h exceeds the maximum of 1h"),
     (
         "DELETE",
         "/v1/resources?type=cds&name=zz",
@@ -142,6 +142,8 @@ const REFUSALS: &[(&str, &str, u16, &str, &str)] = &[
     ("GET", "/v1/describe?type=cds&name=zz", 404, "NOT_FOUND", "does not exist in any scope"),
     ("GET", "/v1/nodes/a%2Fb/c", 404, "NOT_FOUND", "node \"a/b/c\" is not connected"),
     ("GET", "/v1/nodes?state=good", 400, "INVALID_ARGUMENT", "is not a state of a node"),
+    ("POST", "/v1/drain?id=1&over=2h", 400, "INVALID_ARGUMENT", "it must take at most 1h"),
+    ("POST", "/v1/freeze?scope=a&for=0s", 400, "INVALID_ARGUMENT", "0s is outside the range of 1s"),
     ("GET", "/v1/explain", 400, "INVALID_ARGUMENT", "the node ID is empty"),
     ("GET", "/v1/history?limit=99999", 400, "INVALID_ARGUMENT", "at most 10000"),
     ("GET", "/v1/nothing", 404, "NOT_FOUND", "there is no route for GET /v1/nothing"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chancery_admin::time_limits::DRAIN;
 use chancery_admin_proto::v1::{
     DrainReplicaRequest, DrainStatus, UndrainReplicaRequest,
     streams_service_client::StreamsServiceClient,
@@ -10,7 +11,7 @@ use chancery_config::Span;
 use clap::Args;
 
 use super::{client::refusal, cluster::replica_id, connector::Channel};
-use crate::{answer::Answer, failure::Failure, text::count};
+use crate::{answer::Answer, failure::Failure, text::count, time::time_in};
 
 /// The arguments of `drain`.
 #[derive(Debug, Args)]
@@ -19,7 +20,7 @@ pub(crate) struct Drain {
     #[arg(value_name = "ID", value_parser = replica_id())]
     id: u64,
     /// End the streams evenly over this time, at most 1h
-    #[arg(long, value_name = "TIME", default_value = "60s")]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time_in(DRAIN))]
     over: Span,
 }
 

@@ -1,5 +1,6 @@
 //! The commands `freeze`, `thaw` and `freezes`.
 
+use chancery_admin::time_limits::FREEZE;
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_config::Span;
 use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
@@ -10,7 +11,13 @@ use super::{
     read::Read,
     write::{Body, Request, Write},
 };
-use crate::{answer::Answer, failure::Failure, table::Table, text::plain, time::timestamp};
+use crate::{
+    answer::Answer,
+    failure::Failure,
+    table::Table,
+    text::plain,
+    time::{time_in, timestamp},
+};
 
 /// The arguments of `freeze`.
 #[derive(Debug, Args)]
@@ -22,8 +29,8 @@ pub(crate) struct Freeze {
     /// Freeze all scopes, also those that do not exist yet, and the assignments
     #[arg(long)]
     all: bool,
-    /// End the freeze after this time, at most 720h [default: no end]
-    #[arg(long = "for", value_name = "TIME")]
+    /// End the freeze after this time, from 1s to 720h [default: no end]
+    #[arg(long = "for", value_name = "TIME", value_parser = time_in(FREEZE))]
     time: Option<Span>,
     /// Record this author [default: $USER, or none if that is unset]
     #[arg(long)]

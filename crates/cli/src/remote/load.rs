@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use chancery_admin::time_limits::LOAD_REPORT;
 use chancery_admin_proto::v1::{
     self as pb, GetLoadRequest, load_service_client::LoadServiceClient,
 };
@@ -19,7 +20,7 @@ use crate::{
     help::examples,
     table::Table,
     text::count,
-    time::{age, now},
+    time::{age, now, time_in},
 };
 
 /// The arguments of `load`.
@@ -66,7 +67,7 @@ struct Set {
     #[arg(long, value_name = "NAMES")]
     clusters: Option<String>,
     /// Time between two reports of a client, from 1s to 1h
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time_in(LOAD_REPORT))]
     interval: Option<Span>,
     /// Whether clients report the load of each endpoint; only Envoy supports this
     #[arg(long, value_name = "BOOL")]

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use chancery_admin::time_limits::LOG_FILTER;
 use chancery_admin_proto::v1::{self as pb, log_service_client::LogServiceClient};
 use chancery_config::Span;
 use clap::Subcommand;
 
 use super::{client::refusal, connector::Channel};
-use crate::{answer::Answer, failure::Failure, help::examples};
+use crate::{answer::Answer, failure::Failure, help::examples, time::time_in};
 
 /// The subcommands of `log`.
 #[derive(Debug, Subcommand)]
@@ -27,7 +28,7 @@ pub(crate) enum Log {
         /// New filter [default: show the present one]
         filter: Option<String>,
         /// Return to the configured filter after this time, from 1s to 24h [default: never]
-        #[arg(long = "for", value_name = "TIME", requires = "filter")]
+        #[arg(long = "for", value_name = "TIME", requires = "filter", value_parser = time_in(LOG_FILTER))]
         lasts: Option<Span>,
     },
 }

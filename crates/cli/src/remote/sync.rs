@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,7 +26,7 @@ use crate::{
     failure::Failure,
     progress::{Progress, Signals, Stopped},
     text::{count, printable_json},
-    time::{now, timestamp},
+    time::{now, time_in, timestamp},
 };
 
 /// The arguments of `sync`.
@@ -49,7 +50,7 @@ pub(crate) struct Sync {
     #[arg(long, conflicts_with_all = ["dry_run", "wait", "if_revision", "request_id"])]
     watch: bool,
     /// With --watch, look for changes once per TIME, from 1s to 1h [default: 10s]
-    #[arg(long, value_name = "TIME", requires = "watch", value_parser = interval)]
+    #[arg(long, value_name = "TIME", requires = "watch", value_parser = time_in(INTERVALS))]
     interval: Option<Span>,
     /// With --watch, apply changes when no file has changed for TIME [default: 2s]
     ///
@@ -70,13 +71,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// The time between two looks at files that change.
 const SETTLE_POLL: Duration = Duration::from_millis(200);
 
-/// Reads an interval.
-fn interval(text: &str) -> Result<Span, String> {
-    let span: Span = text.parse()?;
-    let range = Span::seconds(1)..=Span::seconds(60 * 60);
-    if range.contains(&span) { Ok(span) } else { Err("must be from 1s to 1h".to_owned()) }
-}
-
+/// The range of `--interval`.
+const INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60 * 60);
 /// Applies a directory.
 pub(super) async fn run(
     sync: Sync,
@@ -318,6 +314,7 @@ mod tests {
 
     #[test]
     fn interval_is_bounded() {
+        let interval = time_in(INTERVALS);
         assert!(interval("1s").is_ok() && interval("1h").is_ok());
         for text in ["999ms", "2h", "0s"] {
             assert_eq!(interval(text).unwrap_err(), "must be from 1s to 1h", "{text}");

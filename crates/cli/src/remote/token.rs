@@ -2,12 +2,19 @@
 
 use std::{fs, io::Write as _, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
+use chancery_admin::time_limits::TOKEN;
 use chancery_admin_proto::v1::{self as pb, access_service_client::AccessServiceClient};
 use chancery_config::Span;
 use clap::Subcommand;
 
 use super::{client::refusal, connector::Channel, read::Read};
-use crate::{answer::Answer, failure::Failure, help::examples, table::Table, time::timestamp};
+use crate::{
+    answer::Answer,
+    failure::Failure,
+    help::examples,
+    table::Table,
+    time::{time_in, timestamp},
+};
 
 /// The subcommands of `token`.
 #[derive(Debug, Subcommand)]
@@ -24,7 +31,7 @@ pub(crate) enum Token {
         /// Name: a-z, 0-9 and '-', at most 64 characters
         name: String,
         /// Time for which the token is valid [default: 90 days; maximum: 366 days]
-        #[arg(long, value_name = "TIME")]
+        #[arg(long, value_name = "TIME", value_parser = time_in(TOKEN))]
         valid_for: Option<Span>,
         /// Write the token to a new file with mode 0600, instead of standard output
         #[arg(long, value_name = "FILE")]

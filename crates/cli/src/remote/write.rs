@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_admin::guard_name;
+use chancery_admin::{guard_name, time_limits::WAIT};
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_config::Span;
 use chancery_store::RequestId;
@@ -35,6 +35,7 @@ use crate::{
     progress::Progress,
     table::Table,
     text::{count, plain, short_type},
+    time::time_in,
 };
 
 /// The flags of all commands that write resources.
@@ -72,6 +73,7 @@ pub(crate) struct Write {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "30s",
+        value_parser = time_in(WAIT),
         conflicts_with = "dry_run"
     )]
     pub(crate) wait: Option<Span>,

@@ -68,6 +68,28 @@ fn empty_scope_is_rejected() {
     }
 }
 
+/// The program checks the range of a time before it sends a request.
+#[test]
+fn time_outside_its_range_is_wrong_usage() {
+    for (args, text) in [
+        (
+            &["freeze", "edge", "--for", "0s"][..],
+            "'0s' for '--for <TIME>': must be from 1s to 720h",
+        ),
+        (&["freeze", "edge", "--for", "721h"], "must be from 1s to 720h"),
+        (&["drain", "1", "--over", "2h"], "'2h' for '--over <TIME>': must be at most 1h"),
+        (&["log", "level", "debug", "--for", "25h"], "must be from 1s to 24h"),
+        (&["token", "create", "ci", "--valid-for", "0s"], "must be from 1s to 8784h"),
+        (&["load", "set", "--interval", "99999999h"], "must be from 1s to 1h"),
+        (&["apply", "-f", "-", "--wait=2h"], "must be at most 1h"),
+        (&["sync", "--dir", ".", "--watch", "--interval", "2h"], "must be from 1s to 1h"),
+    ] {
+        let (code, error) = code_and_error(args);
+        assert_eq!(code, 2, "{args:?}: {error}");
+        assert!(error.contains(text), "{args:?}: {error}");
+    }
+}
+
 /// One run reports the files that are missing, and the problems of those that are there.
 #[test]
 fn missing_files_are_reported_beside_the_problems_of_the_others() {
