@@ -10,6 +10,7 @@ use crate::{
     AdminError,
     ctx::Ctx,
     fleet::{self, FleetRequest},
+    members::given,
     record::Operation,
     time_limits::DRAIN,
 };
@@ -28,7 +29,7 @@ pub(crate) async fn drain_replica(
     request: pb::DrainReplicaRequest,
 ) -> Result<pb::DrainStatus, AdminError> {
     over_of(&request)?;
-    order(ctx, request.replica_id, request).await
+    order(ctx, given(request.replica_id)?, request).await
 }
 
 /// Lets a replica accept streams again.
@@ -36,7 +37,7 @@ pub(crate) async fn undrain_replica(
     ctx: &Ctx,
     request: pb::UndrainReplicaRequest,
 ) -> Result<pb::DrainStatus, AdminError> {
-    order(ctx, request.replica_id, request).await
+    order(ctx, given(request.replica_id)?, request).await
 }
 
 impl FleetRequest for pb::DrainReplicaRequest {

@@ -215,10 +215,10 @@ fn not_changed(error: ChangeError) -> AdminError {
 }
 
 /// Returns an error if the ID of the replica is missing.
-fn given(replica_id: u64) -> Result<u64, AdminError> {
+pub(crate) fn given(replica_id: u64) -> Result<u64, AdminError> {
     match replica_id {
         0 => Err(AdminError::Parameter(
-            "the ID of the replica is missing; it must be at least 1".to_owned(),
+            "the ID of the replica is 0 or missing; it must be at least 1".to_owned(),
         )),
         id => Ok(id),
     }

@@ -115,7 +115,7 @@ fn parameter(name: &str, kind: &str) -> Value {
         "path" => ("path", json!({"type": "string"})),
         "flag" | "optional_flag" => ("query", json!({"type": "boolean"})),
         "limit" => ("query", json!({"type": "integer", "minimum": 0, "maximum": LIMIT_MAX})),
-        "number" | "number_or_zero" | "path_number" => (
+        "number" | "number_or_zero" | "required_number" | "path_number" => (
             if kind == "path_number" { "path" } else { "query" },
             json!({"type": "integer", "format": "uint64", "minimum": 0, "maximum": u64::MAX}),
         ),
@@ -131,8 +131,9 @@ fn parameter(name: &str, kind: &str) -> Value {
         }
         _ => ("query", json!({"type": "string"})),
     };
+    let is_required = place == "path" || kind.starts_with("required_");
     let mut described =
-        json!({"name": name, "in": place, "required": place == "path", "schema": schema});
+        json!({"name": name, "in": place, "required": is_required, "schema": schema});
     if schema["type"] == "boolean" {
         described["allowEmptyValue"] = json!(true);
     }

@@ -207,7 +207,7 @@ operations! {
             needs: Cluster(Verb::Members),
             record: act(members::record_add(&request)),
             http: POST "/v1/cluster/members" {
-                replica_id: number_or_zero("id"),
+                replica_id: required_number("id"),
                 address: text("address"),
                 learner: flag("learner"),
             },
@@ -218,7 +218,7 @@ operations! {
         promote_member(ctx, request: PromoteMemberRequest) -> pb::ChangeResponse {
             needs: Cluster(Verb::Members),
             record: act(members::record("member.promote", request.replica_id)),
-            http: POST "/v1/cluster/promote" { replica_id: number_or_zero("id") },
+            http: POST "/v1/cluster/promote" { replica_id: required_number("id") },
             run: members::promote_member(ctx, request).await,
         }
 
@@ -226,7 +226,7 @@ operations! {
         remove_member(ctx, request: RemoveMemberRequest) -> pb::ChangeResponse {
             needs: Cluster(Verb::Members),
             record: act(members::record("member.remove", request.replica_id)),
-            http: DELETE "/v1/cluster/members" { replica_id: number_or_zero("id") },
+            http: DELETE "/v1/cluster/members" { replica_id: required_number("id") },
             run: members::remove_member(ctx, request).await,
         }
 
@@ -285,7 +285,7 @@ operations! {
         undo(ctx, request: UndoRequest) -> pb::WriteResponse {
             needs: AnyWrite,
             record: write(rollback::record_undo(&request)),
-            http: POST "/v1/undo" { revision: number_or_zero("revision"), options: options() },
+            http: POST "/v1/undo" { revision: required_number("revision"), options: options() },
             run: rollback::undo(ctx, request).await,
         }
 
@@ -617,7 +617,7 @@ operations! {
         drain_replica(ctx, request: DrainReplicaRequest) -> pb::DrainStatus {
             needs: Cluster(Verb::ReplicasDrain),
             record: act(drain::record("replica.drain", request.replica_id)),
-            http: POST "/v1/drain" { replica_id: number_or_zero("id"), over_ms: millis("over") },
+            http: POST "/v1/drain" { replica_id: required_number("id"), over_ms: millis("over") },
             run: drain::drain_replica(ctx, request).await,
         }
 
@@ -625,7 +625,7 @@ operations! {
         undrain_replica(ctx, request: UndrainReplicaRequest) -> pb::DrainStatus {
             needs: Cluster(Verb::ReplicasDrain),
             record: act(drain::record("replica.undrain", request.replica_id)),
-            http: POST "/v1/undrain" { replica_id: number_or_zero("id") },
+            http: POST "/v1/undrain" { replica_id: required_number("id") },
             run: drain::undrain_replica(ctx, request).await,
         }
     }

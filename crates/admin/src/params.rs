@@ -15,12 +15,14 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 pub(crate) struct Params {
     left: Vec<(String, String)>,
     known: Vec<&'static str>,
+    /// A required parameter that is missing.
+    missing: Option<&'static str>,
     path: Vec<(String, String)>,
 }
 
 impl Params {
     pub(crate) fn new(pairs: Vec<(String, String)>) -> Self {
-        Self { left: pairs, known: Vec::new(), path: Vec::new() }
+        Self { left: pairs, known: Vec::new(), missing: None, path: Vec::new() }
     }
 
     /// Adds the parameters that are parts of the path.
@@ -134,6 +136,13 @@ impl Params {
         Ok(self.number(name)?.unwrap_or_default())
     }
 
+    /// Returns a whole number. If the parameter is missing, [`Params::finish`] rejects the request.
+    pub(crate) fn required_number(&mut self, name: &'static str) -> Result<u64, AdminError> {
+        let number = self.number(name)?;
+        self.missing = self.missing.or(number.is_none().then_some(name));
+        Ok(number.unwrap_or_default())
+    }
+
     /// Returns a part of the path that is a whole number.
     pub(crate) fn path_number(&mut self, name: &'static str) -> Result<u64, AdminError> {
         let text = self.path(name)?;
@@ -188,9 +197,13 @@ impl Params {
         })
     }
 
-    /// Rejects parameters that the handler has not read.
+    /// Rejects parameters that the handler has not read, and the lack of a required one. An unknown parameter comes first,
+    /// because it may be a misspelled one.
     pub(crate) fn finish(&mut self) -> Result<(), AdminError> {
-        let Some((name, _)) = self.left.first() else { return Ok(()) };
+        let Some((name, _)) = self.left.first() else {
+            let missing = |name| AdminError::Parameter(format!("the parameter {name} is missing"));
+            return self.missing.map(missing).map_or(Ok(()), Err);
+        };
         let known = match self.known.as_slice() {
             [] => "no parameters are known here".to_owned(),
             known => format!("known parameters are {}", known.join(", ")),
@@ -288,6 +301,15 @@ mod tests {
         assert_eq!(error, "parameter=\"=1\" is invalid; it must have the form parameter=KEY=VALUE");
     }
 
+    /// The description of the API has `allowEmptyValue` for all flags.
+    #[test]
+    fn flag_without_a_value_is_true() {
+        let flag = |value| params(&[("discard", value)]).flag("discard").unwrap();
+        assert!(["", "true", "1"].map(flag).iter().all(|is_set| *is_set));
+        assert!(!["false", "0"].map(flag).iter().any(|is_set| *is_set));
+        assert!(!params(&[]).flag("discard").unwrap());
+    }
+
     #[test]
     fn invalid_parameter_is_rejected() {
         let error = params(&[("dry_run", "maybe")]).flag("dry_run").unwrap_err().to_string();
@@ -300,6 +322,15 @@ mod tests {
         assert_eq!(params(&[("n", "5")]).number("n").unwrap(), Some(5));
         let error = params(&[("n", "1"), ("n", "2")]).number("n").unwrap_err().to_string();
         assert_eq!(error, "the parameter n is given 2 times");
+        let finished = |pairs: &[(&str, &str)]| {
+            let mut params = params(pairs);
+            params.required_number("n").unwrap();
+            params.finish().map_err(|error| error.to_string())
+        };
+        assert_eq!(finished(&[("n", "0")]), Ok(()));
+        assert_eq!(finished(&[]), Err("the parameter n is missing".to_owned()));
+        let unknown = "unknown parameter \"m\"; known parameters are n";
+        assert_eq!(finished(&[("m", "1")]), Err(unknown.to_owned()));
         let mut two = params(&[("scope", "a"), ("prun", "true")]);
         two.text("scope").unwrap();
         two.flag("prune").unwrap();

@@ -126,6 +126,10 @@ pub(crate) fn all_variants(
 
 /// Parses a type as an author writes it.
 pub(crate) fn parse_type(text: &str) -> Result<TypeUrl, AdminError> {
+    if text.is_empty() {
+        let text = "the resource type is missing (type); give an alias such as cds, or a type URL";
+        return Err(AdminError::Parameter(text.to_owned()));
+    }
     types::by_alias(text).map_err(AdminError::Parameter)
 }
 

@@ -131,18 +131,18 @@ impl Compared {
         if is_known || has_any(&self.before) || has_any(&self.after) {
             return Ok(());
         }
-        let what = match (type_url, name) {
-            (Some(type_url), Some(name)) => {
-                ResourceKey { type_url: type_url.clone(), name: name.clone() }.to_string()
-            }
-            (Some(type_url), None) => format!("any resource of {}", type_url.shown_name()),
-            _ => "any resource".to_owned(),
-        };
         let place = scope.as_ref().map_or_else(String::new, |scope| format!(" in scope {scope:?}"));
+        let missing = match (type_url, name) {
+            (Some(type_url), Some(name)) => {
+                let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
+                format!("{key}{place} does not exist")
+            }
+            (Some(type_url), None) => format!("no {}{place} exists", type_url.short_name()),
+            _ => format!("no resource{place} exists"),
+        };
         let [from, to] = [&self.before, &self.after].map(|state| state.revision);
         Err(AdminError::NotFound(format!(
-            "cannot compare revisions {from} and {to}: {what}{place} does not exist at revision {from} or {to}; \
-             check the names"
+            "cannot compare revisions {from} and {to}: {missing} at revision {from} or {to}; check the names"
         )))
     }
 }

@@ -150,7 +150,8 @@ pub(crate) async fn undo(
 ) -> Result<pb::WriteResponse, AdminError> {
     let content = content(&pb::UndoRequest { options: None, ..request.clone() });
     if request.revision == 0 {
-        return Err(AdminError::Parameter("name the revision to undo (revision)".to_owned()));
+        let text = "cannot undo revision 0: it does not exist, because revisions begin at 1";
+        return Err(AdminError::Parameter(text.to_owned()));
     }
     let freshness = Freshness::of(request.options.as_ref().is_some_and(|options| options.stale));
     let mut checked = check(request.options, ctx.source())?;

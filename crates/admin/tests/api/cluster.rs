@@ -91,14 +91,14 @@ async fn members_can_be_listed_and_changed() {
     assert!(taken["snapshot_index"].as_u64().unwrap() > 0, "{taken}");
 
     for (method, uri, status, text) in [
-        ("POST", "/v1/cluster/members?address=a:1", 400, "the ID of the replica is missing"),
+        ("POST", "/v1/cluster/members?address=a:1", 400, "the parameter id is missing"),
         ("POST", "/v1/cluster/members?id=2&address=a", 400, "HOST:PORT"),
         ("POST", "/v1/cluster/members?id=1&address=a:1", 409, "is the leader itself"),
         ("DELETE", "/v1/cluster/members?id=1", 409, "is the only voter"),
         ("DELETE", "/v1/cluster/members?id=2", 409, "replica 2 is not a member"),
         ("POST", "/v1/cluster/promote?id=2", 409, "add it first"),
         ("POST", "/v1/cluster/transfer-leader", 409, "no other voter answers"),
-        ("POST", "/v1/cluster/transfer-leader?id=0", 400, "the ID of the replica is missing"),
+        ("POST", "/v1/cluster/transfer-leader?id=0", 400, "the ID of the replica is 0"),
         ("GET", "/v1/cluster/promote", 405, "does not support GET"),
         ("POST", "/v1/cluster/snapshot?now=1", 400, "unknown parameter"),
     ] {

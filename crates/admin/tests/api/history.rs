@@ -101,7 +101,11 @@ async fn rollback_is_checked_and_takes_effect_once() {
             "/v1/rollback?to=1&scope=default&type=",
             "the parameter type is empty; omit it to select all",
         ),
-        ("/v1/undo", "name the revision to undo (revision)"),
+        ("/v1/undo", "the parameter revision is missing"),
+        (
+            "/v1/undo?revision=0",
+            "cannot undo revision 0: it does not exist, because revisions begin at 1",
+        ),
     ] {
         let (status, _, message) = server.refused("POST", uri, "").await;
         assert_eq!((status, message.as_str()), (400, text), "{uri}");

@@ -198,21 +198,30 @@ fn undo_takes_back_one_revision_or_names_the_conflict() {
     let nothing = replicas[0].run(&["undo", &changed.to_string(), "--dry-run"], "");
     assert_eq!(nothing.code, 0, "{nothing:?}");
     let misspelled = [
-        &["rollback", "nowhere", "--to", "1"][..],
-        &["rollback", "default", "cluster", "nothing", "--to", "1"],
-        &["diff", "--from", "1", "--scope", "nowhere"],
+        (&["rollback", "nowhere", "--to", "1"][..], "no resource in scope \"nowhere\" exists at"),
+        (
+            &["rollback", "default", "secret", "--to", "1"],
+            "no Secret in scope \"default\" exists at revision ",
+        ),
+        (
+            &["rollback", "default", "cluster", "nothing", "--to", "1"],
+            "Cluster \"nothing\" in scope \"default\" does not exist at revision ",
+        ),
+        (
+            &["diff", "--from", "1", "--scope", "nowhere"],
+            "no resource in scope \"nowhere\" exists at",
+        ),
     ];
-    for args in misspelled {
+    for (args, text) in misspelled {
         let done = replicas[2].run(args, "");
-        assert!(
-            done.code == 1 && done.err.contains("does not exist at revision"),
-            "{args:?}: {done:?}"
-        );
+        assert!(done.code == 1 && done.err.contains(text), "{args:?}: {done:?}");
     }
     let frozen = write(&replicas[1], &["freeze", "edge"], "").to_string();
     let freeze = replicas[2].run(&["undo", &frozen], "");
     assert_eq!(freeze.code, 1, "{freeze:?}");
     assert!(freeze.err.contains("if it began a freeze, run `chancery thaw`"), "{freeze:?}");
+    let zero = replicas[0].run(&["undo", "0"], "");
+    assert!(zero.code == 1 && zero.err.contains("revision 0: it does not exist"), "{zero:?}");
     let unknown = replicas[0].run(&["undo", "999"], "");
     assert_eq!(unknown.code, 1, "{unknown:?}");
 }

@@ -277,7 +277,7 @@ impl History {
         let args = [&["rollback".to_owned()][..], &part.args(), &flag].concat();
         let done = self.command(&args);
         let what = format!("{}: {args:?}: {done:?}", self.what);
-        let is_unknown = done.err.contains("does not exist at revision");
+        let is_unknown = done.err.contains("at revision") && done.err.contains("check the names");
         if is_unknown {
             assert!(done.code == 1 && now.equals(&next), "{what}");
             return;
