@@ -9,7 +9,7 @@ use std::{
 use chancery_admin::Enough;
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_config::Span;
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::{client::refusal, connector::Channel, wait_result};
 use crate::{
@@ -38,7 +38,7 @@ pub(crate) struct Wait {
     #[arg(long = "for", value_name = "SESSIONS", default_value_t = Enough::All)]
     sessions: Enough,
     /// Wait only for the nodes that receive this scope [default: all nodes with an assignment]
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     /// Wait at most this time
     #[arg(long, value_name = "TIME", default_value = "30s")]

@@ -6,7 +6,7 @@ use chancery_admin::json::JsonMessage as _;
 use chancery_admin_proto::v1::{
     self as pb, watch_event::Event, watch_service_client::WatchServiceClient,
 };
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use tonic::{Code, Status, Streaming};
 
 use super::{
@@ -36,7 +36,7 @@ pub(crate) struct Watch {
     #[arg(long, value_name = "REVISION")]
     after: Option<u64>,
     /// Show only revisions that change this scope [default: all]
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     #[command(flatten)]
     extent: Extent,

@@ -61,6 +61,8 @@ fn empty_scope_is_rejected() {
         &["history"],
         &["analyze"],
         &["lb-policy", "explain"],
+        &["wait", "1"],
+        &["watch"],
     ] {
         let (code, error) = code_and_error(&[args, &["--scope", ""]].concat());
         assert_eq!(code, 2, "{args:?}: {error}");
