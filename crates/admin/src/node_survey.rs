@@ -199,7 +199,7 @@ impl Survey {
             let named = page.others.into_iter().map(|node| (hash_of(&node.id, seed), node));
             others.extend(named.filter(|(hash, _)| is_here(*hash)));
         }
-        let mut hashes: Vec<u64> = ordinary.iter().copied().collect();
+        let mut hashes: Vec<u64> = ordinary.clone();
         hashes.extend(others.iter().map(|(hash, _)| *hash));
         hashes.sort_unstable();
         let repeated = hashes.chunk_by(|a, b| a == b).filter(|same| same.len() > 1);
