@@ -207,9 +207,13 @@ fn last_revision(ids: &[HeaderValue]) -> Result<Option<u64>, AdminError> {
         [] => return Ok(None),
         [id] => match id.to_str().ok().and_then(whole_number) {
             Some(revision) => return Ok(Some(revision)),
-            None => format!("the header Last-Event-ID is {id:?}; it must be a revision"),
+            None => format!(
+                "the header `Last-Event-ID` is {id:?}; it must be a revision in decimal digits"
+            ),
         },
-        several => format!("the header Last-Event-ID is given {} times", several.len()),
+        several => {
+            format!("the header `Last-Event-ID` occurs {} times; send it once", several.len())
+        }
     };
     Err(AdminError::Parameter(text))
 }

@@ -30,7 +30,7 @@ use crate::{
     watch::{
         client_events::events_here,
         members::Members,
-        position::{Position, Step},
+        position::{Position, PositionChange},
     },
 };
 
@@ -80,7 +80,7 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
         revision: after,
         waiting: VecDeque::new(),
         position: Position::default(),
-        silent: BTreeSet::new(),
+        unanswered: BTreeSet::new(),
         unknown: BTreeSet::new(),
         round_at: Instant::now(),
         sent_at: Instant::now(),
@@ -109,14 +109,14 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
 /// Returns the revision after which a watch begins.
 ///
 /// # Errors
-/// Fails if `after` is later than the newest revision. A replica that cannot know goes on: its caller may have the
-/// revision from another one.
+/// Fails if `after` is later than the newest revision. Succeeds if this replica cannot determine the newest revision:
+/// another replica may have reported `after`.
 async fn first_revision(ctx: &Ctx, after: Option<u64>) -> Result<Revision, AdminError> {
     let Some(after) = after.map(Revision) else {
         ctx.deps.catch_up(Freshness::Current).await?;
         return Ok(ctx.deps.replica.state().revision);
     };
-    // A replica that lags also knows older members than the caller.
+    // Catches up first, so that a lagging replica does not report outdated members as changes.
     drop(ctx.deps.replica.read_barrier(READ_TIMEOUT).await);
     ctx.deps.check_exists(after, READ_TIMEOUT).await?;
     Ok(after)
@@ -163,7 +163,7 @@ struct Watch {
     /// The position after the last event that was sent. A round begins after all events were sent.
     position: Position,
     /// The replicas that did not answer in the last round.
-    silent: BTreeSet<u64>,
+    unanswered: BTreeSet<u64>,
     /// The replicas for which a resumed watch lacks the position, and which have not answered yet.
     unknown: BTreeSet<u64>,
     round_at: Instant,
@@ -174,7 +174,7 @@ struct Watch {
 /// An event that was read and not sent.
 struct Waiting {
     event: pb::WatchEvent,
-    step: Option<Step>,
+    change: Option<PositionChange>,
 }
 
 impl Watch {
@@ -211,22 +211,22 @@ impl Watch {
     }
 
     /// Adds an event of the present revision.
-    fn push(&mut self, time_ms: u64, event: Option<Event>, step: Option<Step>) {
+    fn push(&mut self, time_ms: u64, event: Option<Event>, change: Option<PositionChange>) {
         let event = pb::WatchEvent { revision: self.revision.0, time_ms, event, position: None };
-        self.waiting.push_back(Waiting { event, step });
+        self.waiting.push_back(Waiting { event, change });
     }
 
     /// Returns an event with the position after it.
-    fn send(&mut self, Waiting { event, step }: Waiting) -> pb::WatchEvent {
-        if let Some(step) = step {
-            self.position.take(step);
+    fn send(&mut self, Waiting { event, change }: Waiting) -> pb::WatchEvent {
+        if let Some(change) = change {
+            self.position.apply(change);
         }
         let has_position = self.kinds.nodes || self.kinds.members;
         pb::WatchEvent { position: has_position.then(|| self.position.encode()), ..event }
     }
 
-    /// Begins at the position of the lost stream, or now. If the position lacks the leader, the first event of members
-    /// names it.
+    /// Sets the position to that of the lost stream, or to the present one. If the position of the lost stream lacks the
+    /// leader, an event of members names it.
     fn begin(&mut self, resumed: Option<Position>) {
         let is_resumed = resumed.is_some();
         self.position = resumed.unwrap_or_default();
@@ -304,10 +304,10 @@ impl Watch {
             clients = Some(self.ask(&followed).await);
         }
         self.read_history()?;
-        self.take_members(now);
+        self.report_members(now);
         if let Some((here, there)) = clients {
-            self.take_left(&followed);
-            self.take_silent(there.not_asked);
+            self.report_unfollowed(&followed);
+            self.report_unanswered(there.not_asked);
             let own = (self.ctx.deps.replica.id(), here);
             let answers = [own].into_iter().chain(there.replies);
             self.take_answers(answers.filter(|(id, _)| followed.contains(id)));
@@ -344,48 +344,54 @@ impl Watch {
         drop(tokio::time::timeout(CATCH_UP_MAX, reached).await);
     }
 
-    /// Takes the changes of members.
-    fn take_members(&mut self, now: Members) {
-        let changes = self.position.members.changes(&now);
-        if !self.kinds.members || changes.is_empty() {
+    /// Reports the changes of the leader and of the members.
+    fn report_members(&mut self, now: Members) {
+        let events = self.position.members.changes(&now);
+        if !self.kinds.members || events.is_empty() {
             self.position.members = now;
             return;
         }
-        let (time, last) = (millis(SystemTime::now()), changes.len() - 1);
-        for (at, change) in changes.into_iter().enumerate() {
-            let step = (at == last).then(|| Step::Members(now.clone()));
-            self.push(time, Some(Event::Member(change)), step);
+        let (time, last) = (millis(SystemTime::now()), events.len() - 1);
+        for (at, event) in events.into_iter().enumerate() {
+            let change = (at == last).then(|| PositionChange::Members(now.clone()));
+            self.push(time, Some(Event::Member(event)), change);
         }
     }
 
-    /// Takes the replicas whose clients are no longer followed. Which clients they have is unknown.
-    fn take_left(&mut self, followed: &BTreeSet<u64>) {
-        let left = self.position.clients.keys().filter(|id| !followed.contains(id));
-        for id in left.copied().collect::<Vec<_>>() {
+    /// Reports `missed` for each replica that the watch no longer follows.
+    fn report_unfollowed(&mut self, followed: &BTreeSet<u64>) {
+        let unfollowed = self.position.clients.keys().filter(|id| !followed.contains(id));
+        for id in unfollowed.copied().collect::<Vec<_>>() {
             let reason = if self.is_local {
-                "the watch has moved to another replica, and no longer follows its clients"
+                "the watch moved to another replica and no longer follows the clients of this one"
             } else {
-                "the replica was removed from the cluster, and the watch no longer follows its clients"
+                "the replica was removed from the cluster; the watch no longer follows its clients"
             };
-            self.push_missed(id, 0, reason.to_owned(), Some(Step::Left(id)));
+            self.push_missed(id, 0, reason.to_owned(), Some(PositionChange::Unfollowed(id)));
         }
         self.unknown.retain(|id| followed.contains(id));
     }
 
-    /// Takes the replicas that have not answered.
-    fn take_silent(&mut self, not_asked: Vec<pb::ReplicaNotAsked>) {
-        let before = std::mem::take(&mut self.silent);
+    /// Reports `missed` once for each replica that does not answer.
+    fn report_unanswered(&mut self, not_asked: Vec<pb::ReplicaNotAsked>) {
+        let before = std::mem::take(&mut self.unanswered);
         for one in not_asked {
             if !before.contains(&one.replica_id) {
                 self.push_missed(one.replica_id, 0, one.message, None);
             }
-            self.silent.insert(one.replica_id);
+            self.unanswered.insert(one.replica_id);
         }
     }
 
-    fn push_missed(&mut self, replica_id: u64, count: u64, reason: String, step: Option<Step>) {
+    fn push_missed(
+        &mut self,
+        replica_id: u64,
+        count: u64,
+        reason: String,
+        change: Option<PositionChange>,
+    ) {
         let event = Event::Missed(pb::MissedEvents { replica_id, count, reason });
-        self.push(millis(SystemTime::now()), Some(event), step);
+        self.push(millis(SystemTime::now()), Some(event), change);
     }
 
     /// Takes the answers about clients, ordered by time.
@@ -398,11 +404,11 @@ impl Watch {
             let mut last = answer.last.saturating_sub(answer.events.len() as u64);
             match self.gap(replica_id, &answer) {
                 Some((count, reason)) => {
-                    let step = Step::Clients(position(last));
-                    self.push_missed(replica_id, count, reason.to_owned(), Some(step));
+                    let change = PositionChange::Clients(position(last));
+                    self.push_missed(replica_id, count, reason.to_owned(), Some(change));
                 }
                 None if answer.events.is_empty() => {
-                    self.position.take(Step::Clients(position(last)));
+                    self.position.apply(PositionChange::Clients(position(last)));
                 }
                 None => {}
             }
@@ -410,16 +416,17 @@ impl Watch {
             let mut time = 0;
             for one in answer.events {
                 (last, time) = (last + 1, one.time_ms.max(time));
-                events.push((time, Step::Clients(position(last)), shown(one, replica_id)));
+                let change = PositionChange::Clients(position(last));
+                events.push((time, change, shown(one, replica_id)));
             }
         }
         events.sort_by_key(|(time, ..)| *time);
-        for (_, step, (time_ms, event)) in events {
-            self.push(time_ms, Some(Event::Node(event)), Some(step));
+        for (_, change, (time_ms, event)) in events {
+            self.push(time_ms, Some(Event::Node(event)), Some(change));
         }
     }
 
-    /// Returns the number of events that an answer lacks, 0 if it is unknown, and the reason.
+    /// Returns the number of missing events (0 if unknown) and the reason, if the answer has a gap.
     fn gap(
         &mut self,
         id: u64,

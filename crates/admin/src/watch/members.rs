@@ -15,18 +15,20 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Returns the present members. A replica that has just joined does not know any: they are those in `before`.
+    /// Returns the present leader and members. A replica that has just joined does not know the members; those of `before`
+    /// then remain.
     pub(super) fn now(ctx: &Ctx, before: &Self) -> Self {
         let (leader, roles) = (ctx.deps.replica.leader(), ctx.deps.replica.roles());
         Self { leader, roles: if roles.is_empty() { before.roles.clone() } else { roles } }
     }
 
-    /// Returns whether a member has joined since. If the members were unknown, none has.
+    /// Returns whether `id` is not one of the members. Returns false if the members are unknown.
     pub(super) fn is_new(&self, id: u64) -> bool {
         !self.roles.is_empty() && !self.roles.contains_key(&id)
     }
 
-    /// Returns the events that lead to `now`.
+    /// Returns one event for each difference between `self` and `now`. If the members of `self` are unknown, no member is
+    /// added.
     pub(super) fn changes(&self, now: &Self) -> Vec<pb::MemberEvent> {
         let event = |kind: &str, replica_id, role: &str| pb::MemberEvent {
             kind: kind.to_owned(),
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_no_events_while_they_were_unknown() {
+    fn unknown_members_cause_no_added_event() {
         let now = members(Some(2), &[(1, true), (2, true)]);
         assert_eq!(changes(&Members::default(), &now), ["leader 2 "]);
     }

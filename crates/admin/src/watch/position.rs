@@ -21,25 +21,25 @@ pub(super) struct Position {
 /// A change of the position that an event causes. It takes effect when the event is sent: a stream that is lost
 /// earlier resumes before the event.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum PositionChange {
     /// The caller knows the events of the clients of a replica up to this one.
     Clients(pb::ClientEventsPosition),
     /// The caller knows that the clients of a replica are no longer followed.
-    Left(u64),
+    Unfollowed(u64),
     /// The caller knows the members.
     Members(Members),
 }
 
 impl Position {
-    pub(super) fn take(&mut self, step: Step) {
-        match step {
-            Step::Clients(position) => {
+    pub(super) fn apply(&mut self, change: PositionChange) {
+        match change {
+            PositionChange::Clients(position) => {
                 self.clients.insert(position.replica_id, position);
             }
-            Step::Left(id) => {
+            PositionChange::Unfollowed(id) => {
                 self.clients.remove(&id);
             }
-            Step::Members(members) => self.members = members,
+            PositionChange::Members(members) => self.members = members,
         }
     }
 
@@ -79,17 +79,17 @@ mod tests {
     fn position_survives_encoding() {
         let last = pb::ClientEventsPosition { replica_id: 2, process: u64::MAX, last: 7 };
         let mut position = Position::default();
-        position.take(Step::Clients(last));
-        position.take(Step::Clients(pb::ClientEventsPosition { replica_id: 3, ..last }));
-        position.take(Step::Left(3));
+        position.apply(PositionChange::Clients(last));
+        position.apply(PositionChange::Clients(pb::ClientEventsPosition { replica_id: 3, ..last }));
+        position.apply(PositionChange::Unfollowed(3));
         let members = Members { leader: Some(2), roles: [(1, true), (2, false)].into() };
-        position.take(Step::Members(members.clone()));
+        position.apply(PositionChange::Members(members.clone()));
         let decoded = Position::decode(position.encode()).unwrap();
         assert_eq!((decoded.clients, decoded.members), ([(2, last)].into(), members));
     }
 
     #[test]
-    fn bytes_that_are_no_position_are_refused() {
+    fn invalid_position_is_rejected() {
         let empty = Position::decode(Bytes::new()).unwrap();
         assert_eq!((empty.clients.len(), empty.members), (0, Members::default()));
         let error = Position::decode(Bytes::from_static(b"\xff")).unwrap_err().to_string();

@@ -262,7 +262,7 @@ fn server_sent_events_begin_with_the_position() {
     assert_eq!(missed.data["missed"]["replica_id"], 1, "{missed:?}");
 }
 
-/// A position that is ambiguous, or that is no number of digits, is refused.
+/// A position that is ambiguous, or that does not consist of digits, is refused.
 #[test]
 fn invalid_positions_of_server_sent_events_are_refused() {
     let root = tempfile::tempdir().unwrap();
@@ -283,13 +283,13 @@ fn invalid_positions_of_server_sent_events_are_refused() {
     let twice =
         "GET /v1/watch HTTP/1.0\r\nhost: localhost\r\nlast-event-id: 0\r\nLast-Event-ID: 0\r\n\r\n";
     let (status, body) = http(&server.admin, twice);
-    let text = "the header Last-Event-ID is given 2 times";
+    let text = "the header `Last-Event-ID` occurs 2 times; send it once";
     assert!(status == 400 && body.contains(text), "{status} {body}");
 }
 
 /// A replica that has just joined does not know the members yet: those that it finds are not new.
 #[test]
-fn members_that_a_joining_replica_finds_are_no_events() {
+fn joining_replica_reports_no_peer_as_added() {
     let root = tempfile::tempdir().unwrap();
     let mut replicas = joined(root.path());
     let leader = index(&replicas[0].wait_voters(3)["leader"]);

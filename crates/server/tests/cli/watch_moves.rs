@@ -1,4 +1,4 @@
-//! Watches while replicas end, leave and join: what is lost is an event, and nothing else is.
+//! Watches while replicas stop, leave and join: lost events are reported as `missed`, and no event is lost silently.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -30,9 +30,9 @@ fn missed(event: &Value, at: usize) -> Option<&str> {
 }
 
 /// The watch does not know which clients a removed replica has, and the replica may serve them for a while. When its
-/// number joins again, the watch has the events of its clients from the start: the old position is forgotten.
+/// replica ID joins again, the watch has the events of its clients from the start: the old position is forgotten.
 #[test]
-fn clients_of_a_removed_replica_are_missed_until_its_number_joins_again() {
+fn removed_replica_is_missed_until_its_id_joins_again() {
     let root = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::start(root.path());
     let leader = fleet.leader(0);
@@ -49,7 +49,7 @@ fn clients_of_a_removed_replica_are_missed_until_its_number_joins_again() {
     let done = fleet.replicas[at].run(&["cluster", "remove", &id], "");
     assert_eq!(done.code, 0, "{done:?}");
     let reason =
-        "the replica was removed from the cluster, and the watch no longer follows its clients";
+        "the replica was removed from the cluster; the watch no longer follows its clients";
     let event = watcher.wait("the removal", |event| {
         missed(event, removed).is_some_and(|reason| reason.contains("removed"))
     });
