@@ -6,6 +6,7 @@ use std::{
 };
 
 use chancery_admin_proto::v1 as pb;
+use chancery_audit::duration_text;
 use chancery_auth::new_token;
 use chancery_fanout::AccessControl;
 use chancery_model::{AccessOp, Identity, Principal, ResourceName, ScopeName, Target, Token, Verb};
@@ -239,9 +240,9 @@ pub(crate) async fn create_token(
         seconds => Duration::from_secs(seconds),
     };
     if !TOKEN.contains(&valid) {
-        let (given, max) = (valid.as_secs() / 86_400, TOKEN.end().as_secs() / 86_400);
+        let [valid, max] = [valid, *TOKEN.end()].map(duration_text);
         return Err(AdminError::Parameter(format!(
-            "the token would be valid for {given} days, at most {max} are allowed"
+            "invalid `valid_seconds`: {valid} exceeds the maximum of {max}"
         )));
     }
     let new = new_token(&request.name).map_err(|error| AdminError::Parameter(error.to_string()))?;

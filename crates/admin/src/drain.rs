@@ -63,7 +63,7 @@ fn over_of(request: &pb::DrainReplicaRequest) -> Result<Duration, AdminError> {
     let over = request.over_ms.map_or(OVER_DEFAULT, Duration::from_millis);
     if !DRAIN.contains(&over) {
         let [over, max] = [over, *DRAIN.end()].map(duration_text);
-        let text = format!("the drain takes {over}; it must take at most {max}");
+        let text = format!("invalid `over`: {over} exceeds the maximum of {max}");
         return Err(AdminError::Parameter(text));
     }
     Ok(over)

@@ -586,7 +586,8 @@ fn conclude_resource(
         (None, false) => out.extend(others.into_iter().map(|reason| format!("{reason}."))),
         (None, true) => out.push(match seen.iter().find(|scope| has(newest, scope, key)) {
             Some(scope) => format!(
-                "{key} of scope {scope} is new since the freeze, so that no client receives it yet."
+                "A freeze holds {key} of scope {scope} back from clients: the resource was created after the freeze \
+                 began."
             ),
             None => not_in_scopes(newest, key),
         }),

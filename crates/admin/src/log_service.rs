@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chancery_admin_proto::v1 as pb;
+use chancery_audit::duration_text;
 
 use crate::{
     AdminError,
@@ -32,8 +33,9 @@ pub(crate) fn set_log_filter(
     request: pb::SetLogFilterRequest,
 ) -> Result<pb::LogFilter, AdminError> {
     let lasts = request.for_ms.map(Duration::from_millis);
-    if lasts.is_some_and(|lasts| !LOG_FILTER.contains(&lasts)) {
-        let text = "the time of a log filter must be from 1s to 24h".to_owned();
+    if let Some(time) = lasts.filter(|time| !LOG_FILTER.contains(time)) {
+        let [time, min, max] = [time, *LOG_FILTER.start(), *LOG_FILTER.end()].map(duration_text);
+        let text = format!("invalid `for`: {time} is outside the range of {min} to {max}");
         return Err(AdminError::Parameter(text));
     }
     let state = log_of(ctx)?.set(&request.filter, lasts).map_err(|reason| {

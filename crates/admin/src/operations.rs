@@ -115,7 +115,7 @@ operations! {
             needs: Somewhere(Verb::Get),
             record: read,
             http: GET "/v1/describe" {
-                r#type: text("type"),
+                r#type: required_text("type"),
                 name: text("name"),
                 scope: text("scope"),
                 stale: flag("stale"),
@@ -372,7 +372,7 @@ operations! {
             needs: Cluster(Verb::History),
             record: read,
             http: GET "/v1/blame" {
-                r#type: text("type"),
+                r#type: required_text("type"),
                 name: text("name"),
                 scope: text("scope"),
                 stale: flag("stale"),

@@ -97,6 +97,13 @@ impl Params {
         }
     }
 
+    /// Returns a text. If the parameter is missing, [`Params::finish`] rejects the request.
+    pub(crate) fn required_text(&mut self, name: &'static str) -> Result<String, AdminError> {
+        let text = self.one(name)?;
+        self.missing = self.missing.or(text.is_none().then_some(name));
+        Ok(text.unwrap_or_default())
+    }
+
     /// Returns a flag: `true`, `1` or an empty value for true, `false` or `0` for false.
     pub(crate) fn flag(&mut self, name: &'static str) -> Result<bool, AdminError> {
         Ok(self.optional_flag(name)?.unwrap_or_default())
@@ -197,11 +204,11 @@ impl Params {
         })
     }
 
-    /// Rejects parameters that the handler has not read, and the lack of a required one. An unknown parameter comes first,
-    /// because it may be a misspelled one.
+    /// Rejects unknown parameters, and then missing required parameters: an unknown name may be a misspelled required one.
     pub(crate) fn finish(&mut self) -> Result<(), AdminError> {
         let Some((name, _)) = self.left.first() else {
-            let missing = |name| AdminError::Parameter(format!("the parameter {name} is missing"));
+            let missing =
+                |name| AdminError::Parameter(format!("the required parameter `{name}` is missing"));
             return self.missing.map(missing).map_or(Ok(()), Err);
         };
         let known = match self.known.as_slice() {
@@ -328,9 +335,13 @@ mod tests {
             params.finish().map_err(|error| error.to_string())
         };
         assert_eq!(finished(&[("n", "0")]), Ok(()));
-        assert_eq!(finished(&[]), Err("the parameter n is missing".to_owned()));
+        assert_eq!(finished(&[]), Err("the required parameter `n` is missing".to_owned()));
         let unknown = "unknown parameter \"m\"; known parameters are n";
         assert_eq!(finished(&[("m", "1")]), Err(unknown.to_owned()));
+        let mut typed = params(&[]);
+        typed.required_text("type").unwrap();
+        let error = typed.finish().unwrap_err().to_string();
+        assert_eq!(error, "the required parameter `type` is missing");
         let mut two = params(&[("scope", "a"), ("prun", "true")]);
         two.text("scope").unwrap();
         two.flag("prune").unwrap();

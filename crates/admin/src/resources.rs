@@ -127,7 +127,8 @@ pub(crate) fn all_variants(
 /// Parses a type as an author writes it.
 pub(crate) fn parse_type(text: &str) -> Result<TypeUrl, AdminError> {
     if text.is_empty() {
-        let text = "the resource type is missing (type); give an alias such as cds, or a type URL";
+        let text =
+            "the required parameter `type` is missing; give an alias such as cds, or a type URL";
         return Err(AdminError::Parameter(text.to_owned()));
     }
     types::by_alias(text).map_err(AdminError::Parameter)

@@ -91,7 +91,7 @@ async fn members_can_be_listed_and_changed() {
     assert!(taken["snapshot_index"].as_u64().unwrap() > 0, "{taken}");
 
     for (method, uri, status, text) in [
-        ("POST", "/v1/cluster/members?address=a:1", 400, "the parameter id is missing"),
+        ("POST", "/v1/cluster/members?address=a:1", 400, "the required parameter `id` is missing"),
         ("POST", "/v1/cluster/members?id=2&address=a", 400, "HOST:PORT"),
         ("POST", "/v1/cluster/members?id=1&address=a:1", 409, "is the leader itself"),
         ("DELETE", "/v1/cluster/members?id=1", 409, "is the only voter"),

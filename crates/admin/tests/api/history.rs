@@ -101,7 +101,7 @@ async fn rollback_is_checked_and_takes_effect_once() {
             "/v1/rollback?to=1&scope=default&type=",
             "the parameter type is empty; omit it to select all",
         ),
-        ("/v1/undo", "the parameter revision is missing"),
+        ("/v1/undo", "the required parameter `revision` is missing"),
         (
             "/v1/undo?revision=0",
             "cannot undo revision 0: it does not exist, because revisions begin at 1",

@@ -310,10 +310,13 @@ pub(super) async fn run(
     }
     answer.show(&history, |out| {
         write_list(&history, follows, out)?;
-        // Revision 0 is empty, and revision 1 creates the first assignment.
+        // `content_from` is 0 while the history keeps the changes of all revisions.
         if is_by_content && history.next.is_empty() && history.content_from > 0 {
             let oldest = history.content_from;
-            writeln!(out, "the changes of revision {oldest} and earlier ones are no longer kept")?;
+            writeln!(
+                out,
+                "the history no longer keeps the changes of revision {oldest} and earlier"
+            )?;
         }
         Ok(())
     })?;

@@ -30,7 +30,7 @@ pub(crate) enum Token {
     Create {
         /// Name: a-z, 0-9 and '-', at most 64 characters
         name: String,
-        /// Time for which the token is valid [default: 90 days; maximum: 366 days]
+        /// Time for which the token is valid, from 1s to 8784h (366 days) [default: 2160h (90 days)]
         #[arg(long, value_name = "TIME", value_parser = time_in(TOKEN))]
         valid_for: Option<Span>,
         /// Write the token to a new file with mode 0600, instead of standard output

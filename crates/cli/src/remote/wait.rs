@@ -141,7 +141,7 @@ fn verdict(revision: u64, enough: Enough, result: &pb::WaitResult) -> Result<(),
     {
         let (needed, words) = (count(n, "session"), wait_result::in_words(result));
         return Err(Failure::new(format!(
-            "`--for {n}` needs {needed} with revision {revision}: {words}"
+            "`--for {n}` needs {needed} that acknowledged revision {revision}: {words}"
         )));
     }
     if result.settled {
@@ -194,7 +194,7 @@ mod tests {
 
     /// The wait said that it is unknown whether all sessions have the revision, although all were known.
     #[test]
-    fn fewer_sessions_than_needed_are_a_failure_that_says_so() {
+    fn too_few_sessions_fail_the_wait_with_both_numbers() {
         let result = pb::WaitResult {
             asked: 1,
             acknowledged: 1,
@@ -209,7 +209,8 @@ mod tests {
         assert_eq!(
             failure.lines,
             [
-                "`--for 2` needs 2 sessions with revision 7: 1 of 1 session on 3 replicas acknowledged after 200 ms"
+                "`--for 2` needs 2 sessions that acknowledged revision 7: 1 of 1 session on 3 replicas \
+                 acknowledged after 200 ms"
             ]
         );
         // The session that left may have the revision.

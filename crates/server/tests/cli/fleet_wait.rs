@@ -232,8 +232,9 @@ fn check_pending(replicas: &[Replica; 3], runtime: &Runtime, clients: &mut [Clie
     assert_eq!(all.code, 0, "{all:?}");
     // All sessions have acknowledged, but more are needed.
     let more = replicas[1].run(&["wait", &revision, "--for", "4", "--timeout", "300ms"], "");
-    let text =
-        format!("`--for 4` needs 4 sessions with revision {revision}: 3 of 3 sessions on 3 ");
+    let text = format!(
+        "`--for 4` needs 4 sessions that acknowledged revision {revision}: 3 of 3 sessions on 3 "
+    );
     assert!(more.code == 1 && more.err.contains(&text), "{more:?}");
     let wrong = replicas[1].run(&["wait", &revision, "--for", "101%"], "");
     assert!(wrong.code == 2 && wrong.err.contains("\"101%\" is not a number"), "{wrong:?}");
@@ -243,8 +244,8 @@ fn check_pending(replicas: &[Replica; 3], runtime: &Runtime, clients: &mut [Clie
     });
 }
 
-/// A later revision that concerns no client does not hide that one has not acknowledged an earlier one. A revision of
-/// the future is refused.
+/// A later revision that concerns no client does not hide that one has not acknowledged an earlier one. A revision
+/// that does not exist is refused.
 fn check_later(replicas: &[Replica; 3], revision: &str) {
     let nobody = format!("scope: nobody\n{}", clusters(&["web"], "1s"));
     let done = replicas[1].run(&["apply", "-f", "-", "-o", "json"], &nobody);

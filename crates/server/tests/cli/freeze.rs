@@ -150,7 +150,7 @@ fn frozen_content_stays_at_clients_of_every_replica() {
         let explained = replica.run(&["explain", "node-1", "cluster", "a"], "");
         assert!(explained.out.contains("frozen since revision"), "{explained:?}");
         let new = replica.run(&["explain", "node-1", "cluster", "b"], "").out;
-        assert!(new.contains("\"b\" of scope edge is new since the freeze"), "{new}");
+        assert!(new.contains("\"b\" of scope edge back from clients: "), "{new}");
     }
     // An urgent write passes the freeze, and releases nothing else.
     let urgent = ["apply", "-f", "-", "--scope", "edge", "--override-freeze", "--wait=30s"];

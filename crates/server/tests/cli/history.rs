@@ -164,13 +164,14 @@ fn list_of_changes_says_which_are_no_longer_kept() {
         let list = replica.json(&["history", "--scope", "edge"]);
         let from = list["content_from"].as_u64().unwrap();
         assert!(from >= revisions[0], "{list}");
-        let text = format!("the changes of revision {from} and earlier ones are no longer kept\n");
+        let text =
+            format!("the history no longer keeps the changes of revision {from} and earlier\n");
         let some = replica.run(&["history", "--scope", "edge"], "");
         assert!(ok(&some).ends_with(&text), "{some:?}");
         // All revisions are in the list.
-        assert!(!ok(&replica.run(&["history"], "")).contains("no longer kept"));
+        assert!(!ok(&replica.run(&["history"], "")).contains("no longer keeps"));
         let page = replica.run(&["history", "--scope", "edge", "-n", "1"], "");
-        assert!(!ok(&page).contains("no longer kept"), "{page:?}");
+        assert!(!ok(&page).contains("no longer keeps"), "{page:?}");
     }
 }
 
