@@ -210,7 +210,7 @@ impl Deps {
         })
     }
 
-    /// Checks that a revision exists. Succeeds, too, if this replica cannot find out within `timeout`.
+    /// Checks that a revision exists. Also succeeds if this replica cannot determine the newest revision within `timeout`.
     ///
     /// # Errors
     /// Fails if the revision is later than the newest one.

@@ -43,7 +43,7 @@ const LEFT_MAX: usize = 1000;
 pub enum Enough {
     /// All sessions.
     All,
-    /// A part of the sessions, from 0 to 100.
+    /// A percentage of the sessions, from 0 to 100.
     Percent(f64),
     /// A number of sessions.
     Count(u64),

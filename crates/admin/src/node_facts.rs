@@ -1,7 +1,8 @@
 //! Facts about the connected nodes of this replica, for the counts of nodes and the findings about them.
 //!
-//! Most nodes of a fleet are ordinary: an answer has only the hashes of their IDs. It has the nodes with the first hashes,
-//! and a bounded size. The shards build no status of a stream for it.
+//! An answer contains the nodes with the lowest hashes, and has a bounded size. Most nodes of a fleet are ordinary. For
+//! an ordinary node, the answer contains only the hash of the ID, unless the question names hashes. The shards do not
+//! build the status of any stream for an answer.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
@@ -83,7 +84,7 @@ struct Facts {
     n_bytes: usize,
 }
 
-/// The nodes with the first hashes from a given one on.
+/// The nodes with the lowest hashes from `question.from` on.
 #[derive(Debug, Default)]
 struct FactsPage {
     question: NodeSurveyQuestion,
@@ -113,7 +114,7 @@ impl FactsPage {
         }
     }
 
-    /// Returns the hash of a node of this page.
+    /// Returns the hash of the ID if the page includes the node.
     fn select(&self, id: &str) -> Option<u64> {
         let is_asked = id > self.question.after.as_str()
             && (self.ids.is_empty() || self.ids.contains(id))
@@ -175,7 +176,7 @@ impl FactsPage {
         }
     }
 
-    /// Omits the nodes with the greater hashes.
+    /// Omits the upper half of the nodes by hash.
     fn omit_half(&mut self) {
         let mut hashes: Vec<u64> = self.nodes.keys().copied().collect();
         let (_, end, _) = hashes.select_nth_unstable(self.nodes.len() / 2);
@@ -200,7 +201,7 @@ impl FactsPage {
 }
 
 impl Facts {
-    /// Returns whether the state and the clients need no further words.
+    /// Returns whether the node is ordinary: its hash alone suffices to count it.
     fn is_ordinary(&self) -> bool {
         self.state == NodeState::Synced
             && !self.is_behind
@@ -208,7 +209,7 @@ impl Facts {
             && self.further.is_empty()
     }
 
-    /// Adds a further stream of the node. Returns the bytes that it needs.
+    /// Adds a further stream of the node. Returns the number of bytes that the stream adds.
     fn merge(&mut self, seen: Self) -> usize {
         self.state = self.state.max(seen.state);
         self.is_behind |= seen.is_behind;

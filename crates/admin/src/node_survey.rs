@@ -1,7 +1,8 @@
 //! The connected nodes of all replicas, each counted once: by state, and by problem.
 //!
-//! Each replica answers page by page, with hashes of the IDs of ordinary nodes and with facts about the others. Nodes on
-//! several replicas are asked for again. Only one page of each replica is in memory, whatever the size of the fleet.
+//! Each replica answers page by page, with hashes of the IDs of ordinary nodes and with facts about the others. The
+//! survey asks again for facts about nodes that are on several replicas. Only one page of each replica is in memory,
+//! whatever the size of the fleet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,8 +28,8 @@ use crate::{
 pub(crate) const NAMED_MAX: usize = 20;
 /// The maximum number of hashes in a question.
 const HASHES_MAX: usize = 10_000;
-/// The maximum number of ordinary nodes that are counted without a thread of their own.
-const INLINE_NODES_MAX: usize = 10_000;
+/// The maximum number of ordinary nodes that are counted in a small job ([`Size::Small`]).
+const SMALL_NODES_MAX: usize = 10_000;
 /// The number of history entries that are read at a time.
 const HISTORY_PIECE: usize = 100;
 
@@ -138,7 +139,7 @@ pub(crate) async fn survey(
             (survey, counted)
         };
         let counted;
-        (survey, counted) = ctx.deps.work.run(Size::of(n_nodes <= INLINE_NODES_MAX), count).await?;
+        (survey, counted) = ctx.deps.work.run(Size::of(n_nodes <= SMALL_NODES_MAX), count).await?;
         for hashes in counted.on_several.chunks(HASHES_MAX) {
             let question = NodeSurveyQuestion { hashes: hashes.to_vec(), ..question.clone() };
             survey.count_shared(ctx, question, is_local).await?;
@@ -189,7 +190,8 @@ impl Survey {
         Ok([here?].into_iter().chain(there.into_replies()).collect())
     }
 
-    /// Counts the nodes of pages with the same beginning, up to the end of the shortest one, if only one replica has them.
+    /// Counts the nodes that only one replica has. `pages` begin at the same hash; nodes after the end of the shortest
+    /// page count later.
     fn count(&mut self, pages: Vec<NodeSurveyAnswer>, seed: u64) -> Counted {
         let next = pages.iter().map(|page| page.next).filter(|next| *next > 0).min();
         let is_here = |hash: u64| next.is_none_or(|next| hash < next);

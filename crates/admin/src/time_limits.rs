@@ -1,4 +1,5 @@
-//! The ranges of times in requests. The program checks its flags with them, and the server each request.
+//! The allowed ranges of durations in requests. The CLI checks its flags against these ranges, and the server checks each
+//! request.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -6,16 +7,16 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// The time over which the streams of a drained replica end.
+/// The range of the time over which the streams of a drained replica end.
 pub const DRAIN: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
-/// The time of a freeze with an end.
+/// The range of the duration of a freeze with an end.
 pub const FREEZE: RangeInclusive<Duration> = SECOND..=DAY.saturating_mul(30);
-/// The time that a temporary filter of the log lasts.
+/// The range of the duration of a temporary filter of the log.
 pub const LOG_FILTER: RangeInclusive<Duration> = SECOND..=DAY;
-/// The time between two load reports of a client.
+/// The range of the time between two load reports of a client.
 pub const LOAD_REPORT: RangeInclusive<Duration> =
     chancery_load::INTERVAL_MIN..=chancery_load::INTERVAL_MAX;
-/// The time for which a token is valid.
+/// The range of the time for which a token is valid.
 pub const TOKEN: RangeInclusive<Duration> = SECOND..=DAY.saturating_mul(366);
-/// The time for which a write waits for sessions.
+/// The range of the time for which a write waits for sessions.
 pub const WAIT: RangeInclusive<Duration> = Duration::ZERO..=HOUR;

@@ -1,4 +1,4 @@
-//! Times in records.
+//! Timestamps in records, and the text form of durations.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ pub(crate) fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Formats a time of whole milliseconds with the largest unit that leaves no fraction: `250ms`, `90s`, `1h`.
+/// Formats a duration, truncated to milliseconds, with the largest unit that leaves no fraction: `250ms`, `90s`, `1h`.
 #[must_use]
 pub fn duration_text(time: Duration) -> String {
     let millis = time.as_millis();

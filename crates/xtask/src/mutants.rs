@@ -237,7 +237,7 @@ fn load_all(paths: &Paths) -> Result<Vec<(&'static Group, Vec<Mutant>)>> {
 mod tests {
     use super::*;
 
-    /// The check took a test for found if any module had one of its name.
+    /// The check accepted a test path if any module had a test with the same name.
     #[test]
     fn test_is_found_only_in_its_module() {
         let text = "fn a() {}\nmod tests {\n    fn b() {}\n}\n".to_owned();

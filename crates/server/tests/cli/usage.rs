@@ -44,7 +44,7 @@ fn exit_codes_distinguish_failure_from_wrong_usage() {
     }
 }
 
-/// An empty scope could be meant as another one, or as all.
+/// An empty scope is ambiguous: it may mean the default scope or all scopes.
 #[test]
 fn empty_scope_is_rejected() {
     for args in [
