@@ -144,6 +144,7 @@ async fn describe_here(
     ResourceName::canonical(&request.name)?;
     let scope = given(&request.scope).map(ScopeName::new).transpose()?;
     let (whole, state) = ctx.states(Freshness::of(request.stale)).await?;
+    let served = ctx.visible_to_clients(&whole);
     let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
     let key = ResourceKey { type_url, name };
     let parameters = request.dynamic_parameters;
@@ -167,6 +168,7 @@ async fn describe_here(
         let index = index.at(&whole);
         let world = World {
             state: &state,
+            served: &served,
             streams: &streams,
             index: &index,
             settings: &settings,
@@ -198,6 +200,8 @@ async fn describe_here(
 /// The state, its references, and the connected nodes.
 struct World<'a> {
     state: &'a State,
+    /// What clients receive. A freeze may hold newer content back.
+    served: &'a State,
     streams: &'a [StreamStatus],
     index: &'a ReferenceIndex,
     settings: &'a ReferenceSettings,
@@ -276,7 +280,7 @@ fn nodes_in_scope(
     scope: &ScopeName,
     resource: &Arc<Resource>,
 ) -> pb::ResourceInScope {
-    let World { state, streams, .. } = *world;
+    let World { served, streams, .. } = *world;
     let mut seeing: Vec<&str> = Vec::new();
     let mut shadowed: Vec<&str> = Vec::new();
     let none = DynamicParameters::new();
@@ -286,8 +290,9 @@ fn nodes_in_scope(
             continue;
         }
         let mut scopes = stream.scopes.iter();
-        let seen = scopes.find_map(|scope| select(state, scope, key, of_node));
-        if seen.is_some_and(|seen| Arc::ptr_eq(seen, resource)) {
+        let Some(of_scope) = select(served, scope, key, of_node) else { continue };
+        let seen = scopes.find_map(|scope| select(served, scope, key, of_node));
+        if seen.is_some_and(|seen| Arc::ptr_eq(seen, of_scope)) {
             seeing.push(&stream.node.id)
         } else {
             shadowed.push(&stream.node.id)

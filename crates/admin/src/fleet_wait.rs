@@ -53,8 +53,10 @@ impl FromStr for Enough {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let is_number = text.starts_with(|first: char| first.is_ascii_digit());
         let parsed = match text.strip_suffix('%') {
             _ if text == "all" => Some(Self::All),
+            _ if !is_number => None,
             Some(percent) => {
                 let percent = percent.parse().ok().filter(|n| (0.0..=100.0).contains(n));
                 percent.map(Self::Percent)
@@ -78,14 +80,6 @@ impl Display for Enough {
 }
 
 impl Enough {
-    /// Returns whether this number of sessions can be enough.
-    fn is_possible(self, asked: u64) -> bool {
-        match self {
-            Self::All | Self::Percent(_) => true,
-            Self::Count(n) => asked >= n,
-        }
-    }
-
     /// Returns whether this number of the sessions is enough.
     #[expect(clippy::cast_precision_loss, reason = "the numbers of sessions are small")]
     pub(crate) fn is_reached(self, acknowledged: u64, asked: u64) -> bool {
@@ -213,11 +207,13 @@ pub(crate) async fn wait_for(
         sessions.update(ended, (own_id, here), there);
         let passed = start.elapsed();
         let n_queries = sessions.n_queries();
-        // Further sessions may still begin.
-        let has_sessions = enough.is_possible(sessions.n_asked());
-        let is_done = sessions.is_final() && has_sessions
-            || enough != Enough::All
-                && enough.is_reached(sessions.n_acknowledged(), sessions.n_asked());
+        let is_reached = enough.is_reached(sessions.n_acknowledged(), sessions.n_asked());
+        let is_done = match enough {
+            Enough::All => sessions.is_final(),
+            Enough::Percent(_) => sessions.is_final() || is_reached,
+            // Further sessions may still begin.
+            Enough::Count(_) => is_reached,
+        };
         first_final = if is_done { first_final.or(Some(n_queries)) } else { None };
         unanswered_since = unanswered_since.filter(|_| is_done).or(is_done.then_some(passed));
         let is_alone = sessions.answers.len() == 1 && sessions.not_asked.is_empty();
@@ -345,7 +341,9 @@ async fn result(
         replicas: sessions.answers.len() as u64 - n_unanswered_before(&sessions),
         replicas_not_asked: n_not_asked,
         complete: asked > 0 && is_all && n_not_asked == 0,
-        enough: n_not_asked == 0 && enough.is_reached(acknowledged, asked),
+        // Sessions of a missing replica cannot make a number of sessions smaller.
+        enough: (n_not_asked == 0 || matches!(enough, Enough::Count(_)))
+            && enough.is_reached(acknowledged, asked),
         not_asked: sessions.not_asked,
         held: Vec::new(),
     }
@@ -474,7 +472,7 @@ mod tests {
                 .map(|(text, n)| reached(text, n)),
             [false, true, false, true, false, true]
         );
-        for text in ["101%", "-1", "most", "%", "NaN%", ""] {
+        for text in ["101%", "-1", "most", "%", "NaN%", "", "+1", "+1%"] {
             text.parse::<Enough>().unwrap_err();
         }
         for text in ["all", "99.5%", "5"] {

@@ -1,11 +1,11 @@
 //! Facts about the connected nodes of this replica, for the counts of nodes and the findings about them.
 //!
-//! An answer contains the nodes with the lowest hashes, and has a bounded size. Most nodes of a fleet are ordinary. For
-//! an ordinary node, the answer contains only the hash of the ID, unless the question names hashes. The shards do not
-//! build the status of any stream for an answer.
+//! An answer contains the nodes with the lowest hashes of their IDs, and has a bounded size. It has the hashes of nodes
+//! with one client, grouped by their facts, unless the question names hashes. The shards do not build the status of any
+//! stream for an answer.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::SystemTime,
@@ -14,7 +14,9 @@ use std::{
 use chancery_admission::ClientProfile;
 use chancery_fanout::LiveStream;
 use chancery_model::{Glob, Revision, TypeUrl, Verb};
-use chancery_raft_proto::v1::{ClientsOfType, NodeFacts, NodeSurveyAnswer, NodeSurveyQuestion};
+use chancery_raft_proto::v1::{
+    ClientsOfType, NodeFacts, NodeSurveyAnswer, NodeSurveyQuestion, SurveyedNodes,
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -27,6 +29,8 @@ use crate::{
     nodes::check_answered,
 };
 
+/// The maximum number of nodes with one problem that are named.
+pub(crate) const NAMED_MAX: usize = 20;
 /// The size in bytes at which an answer ends, as estimated while it is collected.
 const PAGE_BYTES_MAX: usize = 8 << 20;
 /// The estimated size of a node and of a further stream, without names.
@@ -187,16 +191,46 @@ impl FactsPage {
     }
 
     fn into_answer(self) -> NodeSurveyAnswer {
-        let (mut ordinary, mut others) = (Vec::new(), Vec::new());
+        let mut groups: BTreeMap<(NodeState, bool, bool), Group> = BTreeMap::new();
+        let mut others = Vec::new();
         for (hash, facts) in self.nodes {
-            if facts.id.is_empty() {
-                ordinary.push(hash);
+            if self.hashes.is_empty() && facts.further.is_empty() {
+                let of = (facts.state, facts.is_behind, facts.has_unknown_version);
+                let group = groups.entry(of).or_default();
+                group.hashes.push(hash);
+                if !facts.id.is_empty() {
+                    add_first(&mut group.first, &facts.id);
+                }
             } else {
                 others.push(facts.show());
             }
         }
-        ordinary.sort_unstable();
-        NodeSurveyAnswer { ordinary, others, next: self.end.unwrap_or_default() }
+        let groups =
+            groups.into_iter().map(|((state, behind, unknown_version), group)| SurveyedNodes {
+                state: state.word().to_owned(),
+                behind,
+                unknown_version,
+                hashes: group.hashes,
+                first: group.first.into_iter().collect(),
+            });
+        NodeSurveyAnswer { groups: groups.collect(), others, next: self.end.unwrap_or_default() }
+    }
+}
+
+/// The nodes of one client with equal facts.
+#[derive(Debug, Default)]
+struct Group {
+    hashes: Vec<u64>,
+    first: BTreeSet<String>,
+}
+
+/// Adds an ID if it is among the first [`NAMED_MAX`].
+pub(crate) fn add_first(first: &mut BTreeSet<String>, id: &str) {
+    if first.len() < NAMED_MAX || first.last().is_some_and(|last| id < last.as_str()) {
+        first.insert(id.to_owned());
+    }
+    if first.len() > NAMED_MAX {
+        first.pop_last();
     }
 }
 
@@ -278,7 +312,7 @@ mod tests {
         page.into_answer()
     }
 
-    /// Each node is on one page, ordinary nodes only as a hash.
+    /// Each node is on one page, nodes with one client only as a hash.
     #[test]
     fn pages_have_each_node_once() {
         let (synced, silent) = (NodeState::Synced, NodeState::Silent);
@@ -289,11 +323,14 @@ mod tests {
         };
         let nodes: Vec<_> = (0..200).map(|n| (format!("node-{n}"), streams(n))).collect();
         let mut question = NodeSurveyQuestion { seed: 7, ..NodeSurveyQuestion::default() };
-        let (mut ordinary, mut others, mut n_pages) = (Vec::new(), Vec::new(), 0);
+        let (mut by_state, mut firsts) = (BTreeMap::<_, Vec<u64>>::new(), Vec::new());
+        let (mut others, mut n_pages) = (Vec::new(), 0);
         loop {
             let page = answer(question.clone(), &nodes);
-            assert!(page.ordinary.is_sorted_by(|a, b| a < b));
-            ordinary.extend(page.ordinary);
+            for group in page.groups {
+                firsts.extend(group.first);
+                by_state.entry(group.state).or_default().extend(group.hashes);
+            }
             others.extend(page.others);
             n_pages += 1;
             if page.next == 0 {
@@ -303,9 +340,12 @@ mod tests {
             question.from = page.next;
         }
         assert!(n_pages > 4, "{n_pages} pages");
-        assert_eq!((ordinary.len(), others.len()), (160, 40));
-        let states = |state: &str| others.iter().filter(|node| node.state == state).count();
-        assert_eq!((states("silent"), states("synced")), (20, 20));
+        let numbers: Vec<(&str, usize)> =
+            by_state.iter().map(|(state, hashes)| (state.as_str(), hashes.len())).collect();
+        assert_eq!((numbers, others.len()), (vec![("silent", 20), ("synced", 160)], 20));
+        // Only nodes with a problem are named.
+        firsts.sort();
+        assert_eq!((firsts.len(), firsts[0].as_str()), (20, "node-0"));
         let duplicate = others.iter().find(|node| node.id == "node-1").unwrap();
         assert_eq!(duplicate.clients[0].connections, 2);
         // A question for hashes gets facts about ordinary nodes, too.
@@ -313,6 +353,6 @@ mod tests {
         let asked = answer(NodeSurveyQuestion { from: 0, hashes, ..question }, &nodes);
         let mut ids: Vec<String> = asked.others.into_iter().map(|node| node.id).collect();
         ids.sort();
-        assert_eq!((asked.ordinary.len(), ids), (0, vec!["node-2".into(), "node-3".into()]));
+        assert_eq!((asked.groups.len(), ids), (0, vec!["node-2".into(), "node-3".into()]));
     }
 }

@@ -1,6 +1,6 @@
 //! The connected nodes of all replicas, each counted once: by state, and by problem.
 //!
-//! Each replica answers page by page, with hashes of the IDs of ordinary nodes and with facts about the others. The
+//! Each replica answers page by page, with the hashes of the IDs of nodes with one client, grouped by their facts. The
 //! survey asks again for facts about nodes that are on several replicas. Only one page of each replica is in memory,
 //! whatever the size of the fleet.
 
@@ -17,18 +17,16 @@ use crate::{
     AdminError,
     ctx::Ctx,
     fleet::{self, FleetRequest},
-    node_facts::hash_of,
+    node_facts::{add_first, hash_of},
     node_state::{NodeState, SILENT_AFTER},
     times::millis,
     wait_progress::random_number,
     work::Size,
 };
 
-/// The maximum number of nodes of a problem that are named.
-pub(crate) const NAMED_MAX: usize = 20;
 /// The maximum number of hashes in a question.
 const HASHES_MAX: usize = 10_000;
-/// The maximum number of ordinary nodes that are counted in a small job ([`Size::Small`]).
+/// The maximum number of nodes that are counted in a small job ([`Size::Small`]).
 const SMALL_NODES_MAX: usize = 10_000;
 /// The number of history entries that are read at a time.
 const HISTORY_PIECE: usize = 100;
@@ -79,21 +77,14 @@ impl NodeProblem {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NodesWith {
     pub(crate) n: u64,
-    /// The first IDs, at most [`NAMED_MAX`].
+    /// The first IDs, at most [`NAMED_MAX`](crate::node_facts::NAMED_MAX).
     pub(crate) first: BTreeSet<String>,
 }
 
 impl NodesWith {
-    fn add(&mut self, id: &str) {
-        self.n += 1;
-        let is_full = self.first.len() >= NAMED_MAX;
-        if is_full && self.first.last().is_none_or(|last| id > last.as_str()) {
-            return;
-        }
-        self.first.insert(id.to_owned());
-        if self.first.len() > NAMED_MAX {
-            self.first.pop_last();
-        }
+    fn add(&mut self, n: u64, ids: impl Iterator<Item = impl AsRef<str>>) {
+        self.n += n;
+        ids.for_each(|id| add_first(&mut self.first, id.as_ref()));
     }
 }
 
@@ -133,7 +124,8 @@ pub(crate) async fn survey(
     while let Some(start) = from {
         let question = NodeSurveyQuestion { from: start, ..question.clone() };
         let pages = survey.ask(ctx, &question, is_local).await?;
-        let n_nodes: usize = pages.iter().map(|page| page.ordinary.len()).sum();
+        let groups = pages.iter().flat_map(|page| &page.groups);
+        let n_nodes: usize = groups.map(|group| group.hashes.len()).sum();
         let count = move || {
             let counted = survey.count(pages, question.seed);
             (survey, counted)
@@ -195,23 +187,31 @@ impl Survey {
     fn count(&mut self, pages: Vec<NodeSurveyAnswer>, seed: u64) -> Counted {
         let next = pages.iter().map(|page| page.next).filter(|next| *next > 0).min();
         let is_here = |hash: u64| next.is_none_or(|next| hash < next);
-        let (mut ordinary, mut others) = (Vec::new(), Vec::new());
-        for page in pages {
-            ordinary.extend(page.ordinary.into_iter().filter(|hash| is_here(*hash)));
+        let (mut groups, mut others) = (Vec::new(), Vec::new());
+        for mut page in pages {
+            page.groups.iter_mut().for_each(|group| group.hashes.retain(|hash| is_here(*hash)));
+            groups.extend(page.groups);
             let named = page.others.into_iter().map(|node| (hash_of(&node.id, seed), node));
             others.extend(named.filter(|(hash, _)| is_here(*hash)));
         }
-        let mut hashes: Vec<u64> = ordinary.clone();
-        hashes.extend(others.iter().map(|(hash, _)| *hash));
+        let of_groups = groups.iter().flat_map(|group| &group.hashes);
+        let mut hashes: Vec<u64> =
+            of_groups.chain(others.iter().map(|(hash, _)| hash)).copied().collect();
         hashes.sort_unstable();
         let repeated = hashes.chunk_by(|a, b| a == b).filter(|same| same.len() > 1);
         let on_several: Vec<u64> = repeated.map(|same| same[0]).collect();
-        let is_on_one = |hash: &u64| on_several.binary_search(hash).is_err();
-        let n_ordinary = ordinary.iter().filter(|hash| is_on_one(hash)).count() as u64;
-        if n_ordinary > 0 {
-            *self.counts.entry(NodeState::Synced).or_default() += n_ordinary;
+        let is_on_one = |hash: u64| on_several.binary_search(&hash).is_err();
+        for group in &groups {
+            let n = group.hashes.iter().filter(|hash| is_on_one(**hash)).count() as u64;
+            let first = group.first.iter().filter(|id| {
+                let hash = hash_of(id, seed);
+                is_here(hash) && is_on_one(hash)
+            });
+            let state = NodeState::parse(&group.state).unwrap_or_default();
+            let problems = problems(state, group.behind, false, group.unknown_version);
+            self.add_nodes(n, state, problems, first);
         }
-        for (_, node) in others.iter().filter(|(hash, _)| is_on_one(hash)) {
+        for (_, node) in others.iter().filter(|(hash, _)| is_on_one(*hash)) {
             self.add(std::slice::from_ref(node));
         }
         Counted { on_several, next }
@@ -254,14 +254,25 @@ impl Survey {
         let Some(NodeFacts { id, .. }) = parts.first() else { return };
         let states = parts.iter().filter_map(|part| NodeState::parse(&part.state));
         let state = states.max().unwrap_or_default();
-        *self.counts.entry(state).or_default() += 1;
-        let of_state = NodeProblem::of_state(state, parts.iter().any(|part| part.behind));
-        let duplicate = (n_clients(parts) > 1).then_some(NodeProblem::Duplicate);
+        let is_behind = parts.iter().any(|part| part.behind);
         let has_unknown_version = parts.iter().any(|part| part.unknown_version);
-        let version = has_unknown_version.then_some(NodeProblem::Version);
-        for problem in [of_state, duplicate, version].into_iter().flatten() {
-            let nodes = self.problems.entry(problem).or_default();
-            nodes.add(id);
+        let problems = problems(state, is_behind, n_clients(parts) > 1, has_unknown_version);
+        self.add_nodes(1, state, problems, std::iter::once(id));
+    }
+
+    fn add_nodes<'a>(
+        &mut self,
+        n: u64,
+        state: NodeState,
+        problems: impl Iterator<Item = NodeProblem>,
+        first: impl Iterator<Item = &'a String> + Clone,
+    ) {
+        if n == 0 {
+            return;
+        }
+        *self.counts.entry(state).or_default() += n;
+        for problem in problems {
+            self.problems.entry(problem).or_default().add(n, first.clone());
         }
     }
 
@@ -284,6 +295,18 @@ impl Survey {
     }
 }
 
+/// Returns the problems of a node.
+fn problems(
+    state: NodeState,
+    is_behind: bool,
+    is_duplicate: bool,
+    has_unknown_version: bool,
+) -> impl Iterator<Item = NodeProblem> {
+    let duplicate = is_duplicate.then_some(NodeProblem::Duplicate);
+    let version = has_unknown_version.then_some(NodeProblem::Version);
+    [NodeProblem::of_state(state, is_behind), duplicate, version].into_iter().flatten()
+}
+
 /// Returns the number of clients that use the ID of a node at the same time: the greatest number with streams of one type.
 fn n_clients(parts: &[NodeFacts]) -> u64 {
     let mut by_type: BTreeMap<&str, (u64, BTreeSet<&str>)> = BTreeMap::new();
@@ -298,9 +321,10 @@ fn n_clients(parts: &[NodeFacts]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use chancery_raft_proto::v1::ClientsOfType;
+    use chancery_raft_proto::v1::{ClientsOfType, SurveyedNodes};
 
     use super::*;
+    use crate::node_facts::NAMED_MAX;
 
     const SEED: u64 = 7;
 
@@ -311,9 +335,14 @@ mod tests {
         NodeFacts { id, state, clients, ..NodeFacts::default() }
     }
 
+    fn group(state: &str, ids: &[&str]) -> SurveyedNodes {
+        let hashes = ids.iter().map(|id| hash_of(id, SEED)).collect();
+        let first = ids.iter().map(|id| (*id).to_owned()).collect();
+        SurveyedNodes { state: state.to_owned(), hashes, first, ..SurveyedNodes::default() }
+    }
+
     fn page(ordinary: &[&str], others: &[NodeFacts], next: u64) -> NodeSurveyAnswer {
-        let ordinary = ordinary.iter().map(|id| hash_of(id, SEED)).collect();
-        NodeSurveyAnswer { ordinary, others: others.to_vec(), next }
+        NodeSurveyAnswer { groups: vec![group("synced", ordinary)], others: others.to_vec(), next }
     }
 
     fn counts(survey: &Survey) -> Vec<(&'static str, u64)> {
@@ -369,6 +398,20 @@ mod tests {
         let counted = survey.count(pages, SEED);
         assert_eq!((counted.on_several.len(), counted.next), (2, None));
         assert_eq!(counts(&survey), [("synced", 1)]);
+    }
+
+    /// A node of a group is named only if it counts with that group.
+    #[test]
+    fn groups_count_and_name_nodes_of_one_replica() {
+        let mut survey = Survey::default();
+        let silent = SurveyedNodes { unknown_version: true, ..group("silent", &["a", "b"]) };
+        let here = NodeSurveyAnswer { groups: vec![silent], ..Default::default() };
+        let counted = survey.count(vec![here, page(&["b", "c"], &[], 0)], SEED);
+        assert_eq!(counted.on_several, [hash_of("b", SEED)]);
+        assert_eq!(counts(&survey), [("synced", 1), ("silent", 1)]);
+        for of in [NodeProblem::Silent, NodeProblem::Version] {
+            assert_eq!(problem(&survey, of), (1, "a".to_owned()));
+        }
     }
 
     #[test]

@@ -155,7 +155,7 @@ operations! {
             needs: Somewhere(Verb::Get),
             record: read,
             http: GET "/v1/wait" {
-                revision: number_or_zero("revision"),
+                revision: required_number("revision"),
                 wait_ms: millis("timeout"),
                 scope: text("scope"),
                 r#for: text("for"),

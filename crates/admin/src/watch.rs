@@ -296,6 +296,8 @@ impl Watch {
     /// events.
     async fn round(&mut self) -> Result<(), AdminError> {
         self.round_at = Instant::now() + ROUND;
+        // A replica that could not determine the newest revision when the watch began may do so now.
+        self.ctx.deps.check_exists(self.revision, ROUND).await?;
         let now = Members::now(&self.ctx, &self.position.members);
         let followed = self.followed(&now);
         let mut clients = None;

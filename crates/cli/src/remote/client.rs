@@ -166,6 +166,7 @@ fn with_settings(endpoint: Endpoint) -> Endpoint {
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(4 << 20)

@@ -72,7 +72,8 @@ pub(crate) enum Command {
     Undrain(drain::Undrain),
     /// Wait until the sessions of all replicas have acknowledged a revision
     ///
-    /// Succeeds if enough sessions have acknowledged everything up to the revision, and all replicas have answered.
+    /// Succeeds if enough sessions have acknowledged everything up to the revision. Unless --for is a number, all replicas
+    /// must have answered.
     #[command(after_help = examples(&["wait 42", "wait 42 --for 99% --scope edge --timeout 2m"]))]
     Wait(wait::Wait),
     /// Explain why a node does or does not receive a resource

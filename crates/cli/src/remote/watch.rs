@@ -21,6 +21,8 @@ use crate::{
     time::timestamp,
 };
 
+/// The time after which a silent server counts as hanging. It sends an event or a progress notification every 5 s.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// The pause before a lost stream is opened again.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The maximum time for which a lost stream is opened again.
@@ -104,7 +106,8 @@ impl Follower {
     /// Opens the stream. [`Self::follow`] shows the events from now on.
     pub(super) async fn open(&mut self, channel: Channel) -> Result<(), Status> {
         let mut client = WatchServiceClient::new(channel).max_decoding_message_size(usize::MAX);
-        self.events = Some(client.watch(self.request.clone()).await?.into_inner());
+        let opened = client.watch(self.request.clone());
+        self.events = Some(before_silence_ends(opened).await??.into_inner());
         Ok(())
     }
 
@@ -144,7 +147,7 @@ impl Follower {
         }
         let Some(mut events) = self.events.take() else { return Ok(ended()) };
         loop {
-            match events.message().await {
+            match before_silence_ends(events.message()).await.and_then(|message| message) {
                 Ok(Some(mut event)) => {
                     self.lost_at = None;
                     self.has_begun = true;
@@ -165,6 +168,17 @@ impl Follower {
         let is_full = status.code() == Code::ResourceExhausted && self.has_begun;
         if is_full || !is_final(status.code()) { Ok(refusal(status)) } else { Err(refusal(status)) }
     }
+}
+
+/// Returns the output of what waits for a server.
+///
+/// # Errors
+/// Fails if the server takes longer than [`SILENCE_MAX`].
+async fn before_silence_ends<T>(wait: impl Future<Output = T>) -> Result<T, Status> {
+    tokio::time::timeout(SILENCE_MAX, wait).await.map_err(|_| {
+        let text = format!("the server has sent nothing for {SILENCE_MAX:?}; it may hang");
+        Status::deadline_exceeded(text)
+    })
 }
 
 fn ended() -> Failure {

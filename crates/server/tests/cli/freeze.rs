@@ -98,6 +98,16 @@ impl Fleet {
     }
 }
 
+/// Every replica says what a freeze holds back from a node.
+fn check_explained(replica: &Replica) {
+    let explained = replica.run(&["explain", "node-1", "cluster", "a"], "");
+    assert!(explained.out.contains("frozen since revision"), "{explained:?}");
+    let new = replica.json(&["describe", "cluster", "b"]);
+    assert_eq!(new["scopes"][0]["nodes_total"], 0, "no node sees a new resource: {new}");
+    let new = replica.run(&["explain", "node-1", "cluster", "b"], "").out;
+    assert!(new.contains("\"b\" of scope edge back from clients: "), "{new}");
+}
+
 /// Clients keep frozen content on every replica, also new clients, after kills of all replicas and under a new leader.
 #[test]
 fn frozen_content_stays_at_clients_of_every_replica() {
@@ -147,10 +157,7 @@ fn frozen_content_stays_at_clients_of_every_replica() {
             (freeze["scope"].as_str(), freeze["held_resources"].as_u64()),
             (Some("edge"), Some(2))
         );
-        let explained = replica.run(&["explain", "node-1", "cluster", "a"], "");
-        assert!(explained.out.contains("frozen since revision"), "{explained:?}");
-        let new = replica.run(&["explain", "node-1", "cluster", "b"], "").out;
-        assert!(new.contains("\"b\" of scope edge back from clients: "), "{new}");
+        check_explained(replica);
     }
     // An urgent write passes the freeze, and releases nothing else.
     let urgent = ["apply", "-f", "-", "--scope", "edge", "--override-freeze", "--wait=30s"];

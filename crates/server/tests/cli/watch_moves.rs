@@ -1,11 +1,18 @@
 //! Watches while replicas stop, leave and join: lost events are reported as `missed`, and no event is lost silently.
 
+use std::thread;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::eventually, network::Cut, scripted::Client, scripted_fleet::Fleet, support::http_get,
-    watch::Watcher, watch_events::publish,
+    cluster::{eventually, run_at},
+    network::Cut,
+    scripted::Client,
+    scripted_fleet::Fleet,
+    support::http_get,
+    watch::Watcher,
+    watch_events::publish,
 };
 
 /// Waits until a replica lists a node in a state.
@@ -169,7 +176,31 @@ fn watch_after_a_revision_that_does_not_exist_is_refused() {
     // Without a majority, the revision may exist.
     fleet.replicas[leader].kill();
     fleet.replicas[lagging].kill();
+    let server = fleet.replicas[other].admin.clone();
     let args = ["--kind", "revisions", "--after", "6"];
-    let watcher = Watcher::start(&fleet.replicas[other].admin, &args);
+    let watcher = Watcher::start(&server, &args);
+    let unknown =
+        thread::spawn(move || run_at(&server, &["watch", "--kind", "members", "--after", "6"], ""));
     assert_eq!(watcher.next("the position")["revision"], 6);
+    // With a majority, the replica learns that it does not exist.
+    fleet.restart(leader);
+    let done = unknown.join().unwrap();
+    assert!(done.code == 1 && done.err.contains("revision 6 does not exist"), "{done:?}");
+}
+
+/// The connection to a server that hangs stays open, but nothing arrives.
+#[test]
+fn watch_moves_away_from_a_server_that_hangs() {
+    let root = tempfile::tempdir().unwrap();
+    let fleet = Fleet::start(root.path());
+    let leader = fleet.leader(0);
+    let (first, next) = ((leader + 1) % 3, (leader + 2) % 3);
+    let all = [first, next].map(|at| fleet.replicas[at].admin.clone()).join(",");
+    let watcher = Watcher::start(&all, &["--kind", "revisions"]);
+    let begin = watcher.next("the position")["revision"].as_u64().unwrap();
+    fleet.signal(first, Signal::STOP);
+    publish(&fleet.replicas[leader], "1s");
+    let event = watcher.wait("the revision", |event| event.get("made").is_some());
+    assert_eq!(event["revision"].as_u64(), Some(begin + 1), "{event}");
+    fleet.signal(first, Signal::CONT);
 }
