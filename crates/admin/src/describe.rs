@@ -200,7 +200,7 @@ async fn describe_here(
 /// The state, its references, and the connected nodes.
 struct World<'a> {
     state: &'a State,
-    /// What clients receive. A freeze may hold newer content back.
+    /// The state that clients receive. A freeze may hold newer content back.
     served: &'a State,
     streams: &'a [StreamStatus],
     index: &'a ReferenceIndex,
