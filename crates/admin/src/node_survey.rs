@@ -136,7 +136,8 @@ pub(crate) async fn survey(
             let question = NodeSurveyQuestion { hashes: hashes.to_vec(), ..question.clone() };
             survey.count_shared(ctx, question, is_local).await?;
         }
-        from = counted.next;
+        // A replica that repeats a page ends the survey.
+        from = counted.next.filter(|next| *next > start);
     }
     Ok(survey)
 }

@@ -1,6 +1,7 @@
-//! Three replicas with Envoys, gRPC clients and synthetic clients in situations about which operators ask. After each
-//! situation, every replica must give the answer that the clients themselves confirm: Envoy's configuration dump, the status
-//! of the gRPC clients, and the records of the synthetic clients.
+//! Three replicas with Envoys, gRPC clients and synthetic clients in situations about which operators ask.
+//!
+//! After each situation, the test compares the answer of every replica with what the clients hold. It reads Envoy's
+//! configuration dump and the status of each gRPC client. Each synthetic client records what it has received.
 
 mod commands;
 mod crowd;
