@@ -105,27 +105,43 @@ struct Elsewhere {
     n_not_asked: u64,
 }
 
-/// Returns the resource, or each of its variants for these parameters, in each scope that has it.
-fn holders(
+fn holders_in(
     state: &State,
     scope: Option<&ScopeName>,
     key: &ResourceKey,
     parameters: &DynamicParameters,
+) -> Vec<(ScopeName, Arc<Resource>)> {
+    let collections = scope_names(state, scope)
+        .filter_map(|scope| Some((scope, state.collection(scope, &key.type_url)?)));
+    let of_scope = collections.flat_map(|(scope, collection)| {
+        let found = resources_of(collection, &key.name, parameters).into_iter();
+        found.map(|resource| (scope.clone(), resource))
+    });
+    of_scope.collect()
+}
+
+/// Returns the resource, or each of its variants for these parameters, in each scope that has it.
+fn holders(
+    state: &State,
+    served: &State,
+    scope: Option<&ScopeName>,
+    key: &ResourceKey,
+    parameters: &DynamicParameters,
 ) -> Result<Vec<(ScopeName, Arc<Resource>)>, AdminError> {
-    let holders: Vec<(ScopeName, Arc<Resource>)> = scope_names(state, scope)
-        .filter_map(|scope| Some((scope, state.collection(scope, &key.type_url)?)))
-        .flat_map(|(scope, collection)| {
-            let found = resources_of(collection, &key.name, parameters).into_iter();
-            found.map(|resource| (scope.clone(), resource))
-        })
-        .collect();
+    let holders = holders_in(state, scope, key, parameters);
     if holders.is_empty() {
+        let is_served = !holders_in(served, scope, key, parameters).is_empty();
         let variants = all_variants(state, scope, key);
         if let Some(reason) = mismatch(key, "", &variants, parameters) {
             return Err(AdminError::NotFound(reason));
         }
         let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
-        return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
+        let held = if is_served {
+            "; clients still have it, because a freeze holds its deletion back (`chancery freezes`)"
+        } else {
+            ""
+        };
+        return Err(AdminError::NotFound(format!("{key} does not exist in {place}{held}")));
     }
     match holders.iter().find(|(_, resource)| !resource.is_opened()) {
         Some((scope, _)) => Err(unopened(scope, &key.type_url)),
@@ -148,7 +164,7 @@ async fn describe_here(
     let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
     let key = ResourceKey { type_url, name };
     let parameters = request.dynamic_parameters;
-    let holders = holders(&state, scope.as_ref(), &key, &parameters)?;
+    let holders = holders(&state, &served, scope.as_ref(), &key, &parameters)?;
     if key.type_url.as_str() == types::SECRET && reader == For::Author {
         let read = SecretsRead {
             operation: "describe",

@@ -100,13 +100,13 @@ async fn client_status(
     request: Request,
 ) -> Response {
     let answer = async {
-        let (parts, body) = request.into_parts();
-        let mut params = Input::new(pairs, path, Body::empty(), 0)?.params;
+        let call = request.extensions().clone();
+        let Input { mut params, body, .. } = Input::new(pairs, path, request, 0)?;
         let is_local = params.flag("local")?;
         params.finish()?;
         let text = body_text(body, csds::REQUEST_BYTES_MAX as u64, "").await?;
         let request = csds::from_json(&text)?;
-        let ctx = permit(&http, &parts.extensions, Access::Cluster(Verb::Nodes))?;
+        let ctx = permit(&http, &call, Access::Cluster(Verb::Nodes))?;
         csds::client_status(&ctx, request, is_local, |config| csds::to_json(&config)).await
     };
     match answer.await {

@@ -174,10 +174,9 @@ pub(crate) fn is_envoy(user_agent: &str) -> bool {
 ///
 /// Two connections are two clients if both have a stream for the same types. A process with gRPC may have one
 /// connection for each of its channels, so only addresses count there.
-pub(crate) fn n_duplicates(user_agent: &str, streams: &[pb::StreamStatus]) -> u64 {
-    let is_envoy = is_envoy(user_agent);
+pub(crate) fn n_duplicates(streams: &[pb::StreamStatus]) -> u64 {
     let client = |stream: &pb::StreamStatus| match stream.peer.rsplit_once(':') {
-        Some((host, _)) if !is_envoy => (0, host.to_owned()),
+        Some((host, _)) if !is_envoy(&stream.user_agent) => (0, host.to_owned()),
         _ => (stream.replica_id, stream.peer.clone()),
     };
     let mut clients: Vec<(&str, (u64, String))> =
@@ -193,23 +192,26 @@ pub(crate) fn n_duplicates(user_agent: &str, streams: &[pb::StreamStatus]) -> u6
 mod tests {
     use super::*;
 
-    fn stream(replica_id: u64, peer: &str, type_url: &str) -> pb::StreamStatus {
-        let (peer, type_url) = (peer.to_owned(), type_url.to_owned());
-        pb::StreamStatus { replica_id, peer, type_url, ..Default::default() }
+    fn stream(user_agent: &str, replica_id: u64, peer: &str, type_url: &str) -> pb::StreamStatus {
+        let [user_agent, peer, type_url] = [user_agent, peer, type_url].map(str::to_owned);
+        pb::StreamStatus { user_agent, replica_id, peer, type_url, ..Default::default() }
     }
 
     #[test]
     fn clients_with_one_node_id_are_counted_by_connection_of_the_same_types() {
-        let n = |agent, streams: &[pb::StreamStatus]| n_duplicates(agent, streams);
-        let (here, there) = (stream(1, "10.0.0.1:5", ""), stream(2, "10.0.0.1:6", ""));
-        assert_eq!(n("envoy 1.40", std::slice::from_ref(&here)), 0);
-        assert_eq!(n("envoy 1.40", &[here.clone(), there.clone()]), 2);
+        let envoy = |replica_id, peer, of_type| stream("envoy/1.40.0", replica_id, peer, of_type);
+        let grpc = |replica_id, peer| stream("gRPC Go/1.85.0", replica_id, peer, "");
+        assert_eq!(n_duplicates(&[envoy(1, "10.0.0.1:5", "")]), 0);
+        assert_eq!(n_duplicates(&[envoy(1, "10.0.0.1:5", ""), envoy(2, "10.0.0.1:6", "")]), 2);
         // One Envoy with a stream for each type, on one connection or on several.
-        let types = [stream(1, "10.0.0.1:5", "cds"), stream(1, "10.0.0.1:6", "lds")];
-        assert_eq!(n("envoy 1.40", &types), 0);
+        let types = [envoy(1, "10.0.0.1:5", "cds"), envoy(1, "10.0.0.1:6", "lds")];
+        assert_eq!(n_duplicates(&types), 0);
         // The channels of one process.
-        assert_eq!(n("gRPC Go", &[here.clone(), there]), 0);
-        assert_eq!(n("gRPC Go", &[here, stream(1, "10.0.0.2:5", "")]), 2);
+        assert_eq!(n_duplicates(&[grpc(1, "10.0.0.1:5"), grpc(2, "10.0.0.1:6")]), 0);
+        assert_eq!(n_duplicates(&[grpc(1, "10.0.0.1:5"), grpc(1, "10.0.0.2:5")]), 2);
+        // An Envoy and a process beside it, and the channels of that process.
+        let both = [envoy(1, "10.0.0.1:5", ""), grpc(1, "10.0.0.1:6"), grpc(2, "10.0.0.1:7")];
+        assert_eq!(n_duplicates(&both), 2);
     }
 
     #[test]

@@ -126,8 +126,9 @@ pub(crate) async fn survey(
         let pages = survey.ask(ctx, &question, is_local).await?;
         let groups = pages.iter().flat_map(|page| &page.groups);
         let n_nodes: usize = groups.map(|group| group.hashes.len()).sum();
+        let asked = question.clone();
         let count = move || {
-            let counted = survey.count(pages, question.seed);
+            let counted = survey.count(pages, &asked);
             (survey, counted)
         };
         let counted;
@@ -136,8 +137,7 @@ pub(crate) async fn survey(
             let question = NodeSurveyQuestion { hashes: hashes.to_vec(), ..question.clone() };
             survey.count_shared(ctx, question, is_local).await?;
         }
-        // A replica that repeats a page ends the survey.
-        from = counted.next.filter(|next| *next > start);
+        from = counted.next;
     }
     Ok(survey)
 }
@@ -156,6 +156,11 @@ fn expected_revision(ctx: &Ctx) -> Revision {
             None => return Revision(0),
         }
     }
+}
+
+/// Returns the hash at which the next pages begin.
+fn next_page(pages: &[NodeSurveyAnswer], question: &NodeSurveyQuestion) -> Option<u64> {
+    pages.iter().map(|page| page.next).filter(|next| *next > question.from).min()
 }
 
 impl Survey {
@@ -184,9 +189,9 @@ impl Survey {
     }
 
     /// Counts the nodes that only one replica has. `pages` begin at the same hash; nodes after the end of the shortest
-    /// page count later.
-    fn count(&mut self, pages: Vec<NodeSurveyAnswer>, seed: u64) -> Counted {
-        let next = pages.iter().map(|page| page.next).filter(|next| *next > 0).min();
+    /// page count later. A replica that repeats a page ends the survey.
+    fn count(&mut self, pages: Vec<NodeSurveyAnswer>, question: &NodeSurveyQuestion) -> Counted {
+        let (next, seed) = (next_page(&pages, question), question.seed);
         let is_here = |hash: u64| next.is_none_or(|next| hash < next);
         let (mut groups, mut others) = (Vec::new(), Vec::new());
         for mut page in pages {
@@ -227,8 +232,7 @@ impl Survey {
     ) -> Result<(), AdminError> {
         loop {
             let pages = self.ask(ctx, &question, is_local).await?;
-            let next = pages.iter().map(|page| page.next).filter(|next| *next > question.from);
-            let next = next.min();
+            let next = next_page(&pages, &question);
             self.add_all(pages.into_iter().flat_map(|page| page.others), |node| {
                 next.is_none_or(|next| hash_of(&node.id, question.seed) < next)
             });
@@ -346,6 +350,10 @@ mod tests {
         NodeSurveyAnswer { groups: vec![group("synced", ordinary)], others: others.to_vec(), next }
     }
 
+    fn question(from: u64) -> NodeSurveyQuestion {
+        NodeSurveyQuestion { seed: SEED, from, ..Default::default() }
+    }
+
     fn counts(survey: &Survey) -> Vec<(&'static str, u64)> {
         survey.counts.iter().map(|(state, n)| (state.word(), *n)).collect()
     }
@@ -364,7 +372,7 @@ mod tests {
         let there = page(&["d"], &[node("a", "rejected", 1, &[]), node("c", "silent", 1, &[])], 0);
         let mut shared = [hash_of("a", SEED), hash_of("d", SEED)];
         shared.sort_unstable();
-        let counted = survey.count(vec![here, there], SEED);
+        let counted = survey.count(vec![here, there], &question(0));
         assert_eq!(counted, Counted { on_several: shared.to_vec(), next: None });
         assert_eq!(counts(&survey), [("synced", 1), ("silent", 1)]);
         let asked_again = [
@@ -389,16 +397,23 @@ mod tests {
         let end = hash_of(second, SEED);
         let pages =
             vec![page(&[first], &[], end), page(&[second], &[node(third, "silent", 1, &[])], 0)];
-        let counted = survey.count(pages, SEED);
+        let counted = survey.count(pages, &question(0));
         assert_eq!(counted, Counted { on_several: vec![], next: Some(end) });
         assert_eq!(counts(&survey), [("synced", 1)]);
         let pages = vec![
             page(&[second, third], &[], 0),
             page(&[second], &[node(third, "silent", 1, &[])], 0),
         ];
-        let counted = survey.count(pages, SEED);
+        let counted = survey.count(pages, &question(0));
         assert_eq!((counted.on_several.len(), counted.next), (2, None));
         assert_eq!(counts(&survey), [("synced", 1)]);
+    }
+
+    #[test]
+    fn replica_that_repeats_a_page_ends_the_survey() {
+        let pages = || vec![page(&["a"], &[], 7)];
+        assert_eq!(Survey::default().count(pages(), &question(6)).next, Some(7));
+        assert_eq!(Survey::default().count(pages(), &question(7)).next, None);
     }
 
     /// A node of a group is named only if it counts with that group.
@@ -407,7 +422,7 @@ mod tests {
         let mut survey = Survey::default();
         let silent = SurveyedNodes { unknown_version: true, ..group("silent", &["a", "b"]) };
         let here = NodeSurveyAnswer { groups: vec![silent], ..Default::default() };
-        let counted = survey.count(vec![here, page(&["b", "c"], &[], 0)], SEED);
+        let counted = survey.count(vec![here, page(&["b", "c"], &[], 0)], &question(0));
         assert_eq!(counted.on_several, [hash_of("b", SEED)]);
         assert_eq!(counts(&survey), [("synced", 1), ("silent", 1)]);
         for of in [NodeProblem::Silent, NodeProblem::Version] {
@@ -423,9 +438,9 @@ mod tests {
             unknown_version: true,
             ..node(&format!("n{n:02}"), "pending", 1, &[])
         };
-        survey.count(vec![page(&[], &(0..30).rev().map(odd).collect::<Vec<_>>(), 0)], SEED);
+        survey.count(vec![page(&[], &(0..30).rev().map(odd).collect::<Vec<_>>(), 0)], &question(0));
         let rejecting = NodeFacts { behind: true, ..node("x", "rejected", 1, &["10.0.0.1"]) };
-        survey.count(vec![page(&[], &[rejecting], 0)], SEED);
+        survey.count(vec![page(&[], &[rejecting], 0)], &question(0));
         let (n, first) = problem(&survey, NodeProblem::Behind);
         assert_eq!((n, first.split(' ').count()), (30, NAMED_MAX));
         assert!(first.starts_with("n00") && first.ends_with("n19"), "{first}");

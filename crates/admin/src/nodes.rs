@@ -184,7 +184,7 @@ pub(crate) fn merged(parts: impl IntoIterator<Item = pb::NodeStatus>) -> Option<
     streams.sort_by(|a, b| (a.since_ms, &a.peer).cmp(&(b.since_ms, &b.peer)));
     Some(pb::NodeStatus {
         state: condition.as_ref().map(coarse_word).unwrap_or_default().to_owned(),
-        duplicates: n_duplicates(&last.user_agent, &streams),
+        duplicates: n_duplicates(&streams),
         condition,
         streams,
         waits,
@@ -232,7 +232,7 @@ pub(crate) fn show_node(replica_id: u64, streams: &[&StreamStatus]) -> pb::NodeS
         }),
         user_agent: node.user_agent.clone(),
         state: condition.as_ref().map(coarse_word).unwrap_or_default().to_owned(),
-        duplicates: n_duplicates(&node.user_agent, &streams),
+        duplicates: n_duplicates(&streams),
         condition,
         streams,
         ..pb::NodeStatus::default()
@@ -249,6 +249,7 @@ pub(crate) fn show_stream(replica_id: u64, stream: &StreamStatus) -> pb::StreamS
     nacks.sort_by(|a, b| a.type_url.cmp(&b.type_url));
     pb::StreamStatus {
         peer: stream.peer.to_string(),
+        user_agent: stream.node.user_agent.clone(),
         identity: stream.identity.as_ref().map(|one| one.principal.to_string()).unwrap_or_default(),
         protocol: stream.protocol.as_str().to_owned(),
         type_url: stream.type_url.as_ref().map(ToString::to_string).unwrap_or_default(),

@@ -115,7 +115,8 @@ fn parameter(name: &str, kind: &str) -> Value {
         "path" => ("path", json!({"type": "string"})),
         "flag" | "optional_flag" => ("query", json!({"type": "boolean"})),
         "limit" => ("query", json!({"type": "integer", "minimum": 0, "maximum": LIMIT_MAX})),
-        "number" | "number_or_zero" | "required_number" | "path_number" => (
+        "given_text" | "required_text" => ("query", json!({"type": "string", "minLength": 1})),
+        "number" | "number_or_zero" | "capped" | "required_number" | "path_number" => (
             if kind == "path_number" { "path" } else { "query" },
             json!({"type": "integer", "format": "uint64", "minimum": 0, "maximum": u64::MAX}),
         ),

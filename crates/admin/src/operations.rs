@@ -66,7 +66,7 @@ operations! {
             needs: AnyWrite,
             record: write(write::record_apply(&request)),
             http: POST "/v1/apply" (
-                routes::read_apply, true, ["scope" text, "prune" flag, "name" text, "" options]
+                routes::read_apply, true, ["scope" given_text, "prune" flag, "name" text, "" options]
             ),
             problems_in_answer: request.options.as_ref().is_some_and(|all| all.problems_in_response),
             run: write::apply(ctx, request).await,
@@ -76,7 +76,7 @@ operations! {
         import(ctx, request: ImportRequest) -> pb::WriteResponse {
             needs: Somewhere(Verb::Apply),
             record: write(write::record_import(&request)),
-            http: POST "/v1/import" (routes::read_import, true, ["scope" text, "name" text, "" options]),
+            http: POST "/v1/import" (routes::read_import, true, ["scope" given_text, "name" text, "" options]),
             problems_in_answer: request.options.as_ref().is_some_and(|all| all.problems_in_response),
             run: write::import(ctx, request).await,
         }
@@ -86,7 +86,7 @@ operations! {
             needs: Somewhere(Verb::Delete),
             record: write(write::record_delete(&request)),
             http: DELETE "/v1/resources" (routes::read_delete, false, [
-                "type" text, "name" list, "scope" text, "if_version" text, "parameter" pairs, "" options,
+                "type" text, "name" list, "scope" given_text, "if_version" text, "parameter" pairs, "" options,
             ]),
             run: write::delete(ctx, request).await,
         }
@@ -96,9 +96,9 @@ operations! {
             needs: Somewhere(Verb::Get),
             record: read,
             http: GET "/v1/resources" {
-                r#type: text("type"),
+                r#type: given_text("type"),
                 name: text("name"),
-                scope: text("scope"),
+                scope: given_text("scope"),
                 view_of_node: text("view_of_node"),
                 without_body: flag("without_body"),
                 stale: flag("stale"),
@@ -117,7 +117,7 @@ operations! {
             http: GET "/v1/describe" {
                 r#type: required_text("type"),
                 name: text("name"),
-                scope: text("scope"),
+                scope: given_text("scope"),
                 stale: flag("stale"),
                 local: flag("local"),
                 dynamic_parameters: pairs("parameter"),
@@ -157,7 +157,7 @@ operations! {
             http: GET "/v1/wait" {
                 revision: required_number("revision"),
                 wait_ms: millis("timeout"),
-                scope: text("scope"),
+                scope: given_text("scope"),
                 r#for: text("for"),
             },
             run: fleet_wait::wait(ctx, request).await,
@@ -169,7 +169,7 @@ operations! {
             record: read,
             http: GET "/v1/explain" {
                 node: text("node"),
-                r#type: text("type"),
+                r#type: given_text("type"),
                 name: text("name"),
                 stale: flag("stale"),
                 local: flag("local"),
@@ -254,14 +254,14 @@ operations! {
                 limit: limit("limit"),
                 stale: flag("stale"),
                 cursor: text("cursor"),
-                scope: text("scope"),
-                r#type: text("type"),
+                scope: given_text("scope"),
+                r#type: given_text("type"),
                 name: text("name"),
                 author: text("author"),
                 since_ms: number_or_zero("since_ms"),
                 request_id: text("request_id"),
                 label: text("label"),
-                names: limit("names"),
+                names: capped("names"),
             },
             run: history::list_history(ctx, request).await,
         }
@@ -357,8 +357,8 @@ operations! {
             http: GET "/v1/diff" {
                 from: number("from"),
                 to: number("to"),
-                scope: text("scope"),
-                r#type: text("type"),
+                scope: given_text("scope"),
+                r#type: given_text("type"),
                 name: text("name"),
                 limit: limit("limit"),
                 cursor: text("cursor"),
@@ -374,7 +374,7 @@ operations! {
             http: GET "/v1/blame" {
                 r#type: required_text("type"),
                 name: text("name"),
-                scope: text("scope"),
+                scope: given_text("scope"),
                 stale: flag("stale"),
             },
             run: revisions::blame(ctx, request).await,
@@ -396,8 +396,8 @@ operations! {
             record: read,
             http: GET "/v1/access/check" {
                 verb: text("verb"),
-                scope: text("scope"),
-                r#type: text("type"),
+                scope: given_text("scope"),
+                r#type: given_text("type"),
                 name: text("name"),
                 identity: text("identity"),
             },
@@ -478,7 +478,7 @@ operations! {
             needs: Somewhere(Verb::Get),
             record: read,
             http: GET "/v1/analyze" {
-                scope: text("scope"),
+                scope: given_text("scope"),
                 stale: flag("stale"),
                 limit: limit("limit"),
                 cursor: text("cursor"),
@@ -636,7 +636,7 @@ operations! {
             needs: Cluster(Verb::History),
             record: read,
             http: GET "/v1/watch" (routes::read_watch, false, [
-                "after_revision" number, "kind" list, "scope" text, "local" flag,
+                "after_revision" number, "kind" list, "scope" given_text, "local" flag,
             ]),
             run: watch::watch(ctx, request).await,
         }

@@ -91,7 +91,7 @@ impl Params {
     pub(crate) fn given_text(&mut self, name: &'static str) -> Result<String, AdminError> {
         match self.one(name)? {
             Some(text) if text.is_empty() => Err(AdminError::Parameter(format!(
-                "the parameter {name} is empty; omit it to select all"
+                "the parameter {name} is empty; give it a value or omit it"
             ))),
             text => Ok(text.unwrap_or_default()),
         }
@@ -160,8 +160,13 @@ impl Params {
         })
     }
 
-    /// Returns the maximum number of items, or 0 if the parameter is missing.
+    /// Returns the maximum number of items, or 0 if the parameter is missing. The operation rejects a number over its maximum.
     pub(crate) fn limit(&mut self, name: &'static str) -> Result<u32, AdminError> {
+        self.capped(name)
+    }
+
+    /// Returns a number of which the operation uses only so much as it supports, or 0 if the parameter is missing.
+    pub(crate) fn capped(&mut self, name: &'static str) -> Result<u32, AdminError> {
         Ok(u32::try_from(self.number_or_zero(name)?).unwrap_or(u32::MAX))
     }
 

@@ -16,6 +16,7 @@ use chancery_admin_proto::v1 as pb;
 use http::HeaderValue;
 use http_body::Body as _;
 use http_body_util::LengthLimitError;
+use percent_encoding::percent_decode_str;
 
 use crate::{
     AdminError,
@@ -60,11 +61,8 @@ impl Routes {
                        pairs: Pairs,
                        request: Request| async move {
             let call = Call::of(&http.deps, request.extensions());
-            let last_event_ids = request.headers().get_all("last-event-id");
-            let last_event_ids: Vec<HeaderValue> = last_event_ids.iter().cloned().collect();
             let reply = async {
-                let input = Input::new(pairs, path, request.into_body(), http.request_bytes_max)?;
-                let input = Input { last_event_ids, ..input };
+                let input = Input::new(pairs, path, request, http.request_bytes_max)?;
                 run(call, read(input).await?).await
             };
             reply.await.map_or_else(IntoResponse::into_response, HttpReply::into_http)
@@ -77,7 +75,7 @@ impl Routes {
 /// The parts of a request from which its message is read.
 pub(crate) struct Input {
     pub(crate) params: Params,
-    body: Body,
+    pub(crate) body: Body,
     request_bytes_max: u64,
     /// The headers `Last-Event-ID`. A client that resumes a stream of server-sent events sends one.
     last_event_ids: Vec<HeaderValue>,
@@ -87,13 +85,16 @@ impl Input {
     pub(crate) fn new(
         pairs: Pairs,
         path: PathParams,
-        body: Body,
+        request: Request,
         request_bytes_max: u64,
     ) -> Result<Self, AdminError> {
+        check_text(request.uri().query().unwrap_or_default())?;
         let Query(pairs) = pairs.map_err(|error| AdminError::Parameter(error.body_text()))?;
         let path = path.map_err(|error| AdminError::Parameter(error.body_text()))?;
         let params = Params::new(pairs).with_path(&path);
-        Ok(Self { params, body, request_bytes_max, last_event_ids: Vec::new() })
+        let last_event_ids = request.headers().get_all("last-event-id");
+        let last_event_ids = last_event_ids.iter().cloned().collect();
+        Ok(Self { params, body: request.into_body(), request_bytes_max, last_event_ids })
     }
 
     /// Reads the body as a manifest.
@@ -102,6 +103,18 @@ impl Input {
         let content = body_text(self.body, max, " (admin.request_bytes_max)").await?;
         Ok(pb::File { name: "request body".to_owned(), content })
     }
+}
+
+/// Checks whether the query of an address is UTF-8 text. The extractor would replace other bytes, so that the request
+/// would be about another name.
+fn check_text(query: &str) -> Result<(), AdminError> {
+    for pair in query.split('&') {
+        if percent_decode_str(pair).decode_utf8().is_err() {
+            let text = format!("the parameter {pair:?} is not UTF-8 text with percent-encoding");
+            return Err(AdminError::Parameter(text));
+        }
+    }
+    Ok(())
 }
 
 /// Reads a body as text of at most `max` bytes. `key` names the setting of the limit.
@@ -130,7 +143,7 @@ pub(crate) async fn read_apply(mut input: Input) -> Result<pb::ApplyRequest, Adm
     let params = &mut input.params;
     let apply = pb::ApplyRequest {
         files: Vec::new(),
-        scope: params.text("scope")?,
+        scope: params.given_text("scope")?,
         prune: params.flag("prune")?,
         name: params.text("name")?,
         options: params.options()?,
@@ -144,7 +157,7 @@ pub(crate) async fn read_import(mut input: Input) -> Result<pb::ImportRequest, A
     let params = &mut input.params;
     let import = pb::ImportRequest {
         file: None,
-        scope: params.text("scope")?,
+        scope: params.given_text("scope")?,
         name: params.text("name")?,
         options: params.options()?,
     };
@@ -157,7 +170,7 @@ pub(crate) async fn read_delete(mut input: Input) -> Result<pb::DeleteRequest, A
     let params = &mut input.params;
     let type_name = params.text("type")?;
     let names = params.list("name");
-    let scope = params.text("scope")?;
+    let scope = params.given_text("scope")?;
     let if_version = params.text("if_version")?;
     let dynamic_parameters = params.pairs("parameter")?;
     let options = params.options()?;
@@ -190,7 +203,7 @@ pub(crate) async fn read_watch(mut input: Input) -> Result<pb::WatchRequest, Adm
     let request = pb::WatchRequest {
         after_revision: params.number("after_revision")?,
         kinds: params.list("kind"),
-        scope: params.text("scope")?,
+        scope: params.given_text("scope")?,
         local: params.flag("local")?,
         position: None,
     };

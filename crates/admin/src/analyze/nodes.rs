@@ -156,10 +156,16 @@ fn duplicate(node: Option<&pb::NodeStatus>) -> String {
     format!("{n} clients use this ID at the same time: {}", named.join(", "))
 }
 
-/// Returns the profile for which the resources of a node are checked, because its user agent gives no better one.
+/// Returns the profile for which the resources of a node are checked, because the user agent of a client gives no
+/// better one.
 fn version(node: Option<&pb::NodeStatus>) -> String {
     let Some(node) = node else { return "its version is unknown".to_owned() };
-    let (user_agent, profile) = (&node.user_agent, ClientProfile::of_user_agent(&node.user_agent));
+    let of_clients = node.streams.iter().map(|stream| stream.user_agent.as_str());
+    let unknown = of_clients.rev().find(|user_agent| {
+        ClientProfile::of_known_user_agent(user_agent).is_none_or(|known| known.version.is_none())
+    });
+    let user_agent = unknown.unwrap_or(&node.user_agent);
+    let profile = ClientProfile::of_user_agent(user_agent);
     match ClientProfile::of_known_user_agent(user_agent) {
         None if user_agent.is_empty() => {
             "names no user agent, so that its resources are checked as for Envoy".to_owned()
@@ -176,6 +182,18 @@ fn version(node: Option<&pb::NodeStatus>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_about_the_client_without_a_known_version() {
+        let stream = |user_agent: &str| pb::StreamStatus {
+            user_agent: user_agent.to_owned(),
+            ..Default::default()
+        };
+        let streams = vec![stream("envoy/1.40.0"), stream("gRPC Go/x"), stream("envoy/1.40.0")];
+        let user_agent = "envoy/1.40.0".to_owned();
+        let text = version(Some(&pb::NodeStatus { user_agent, streams, ..Default::default() }));
+        assert!(text.starts_with("the user agent \"gRPC Go/x\" has no known version"), "{text}");
+    }
 
     #[test]
     fn text_says_what_the_user_agent_does_not() {

@@ -99,7 +99,7 @@ async fn rollback_is_checked_and_takes_effect_once() {
         ("/v1/rollback?to=1&all=true&type=cds", "a type needs a scope"),
         (
             "/v1/rollback?to=1&scope=default&type=",
-            "the parameter type is empty; omit it to select all",
+            "the parameter type is empty; give it a value or omit it",
         ),
         ("/v1/undo", "the required parameter `revision` is missing"),
         (

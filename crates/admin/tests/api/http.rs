@@ -141,6 +141,10 @@ const REFUSALS: &[(&str, &str, u16, &str, &str)] = &[
     ("GET", "/v1/resources?view_of_node=n", 404, "NOT_FOUND", "node \"n\" is not connected"),
     ("GET", "/v1/describe?type=cds&name=zz", 404, "NOT_FOUND", "does not exist in any scope"),
     ("GET", "/v1/nodes/a%2Fb/c", 404, "NOT_FOUND", "node \"a/b/c\" is not connected"),
+    ("GET", "/v1/nodes?id=a%ff", 400, "INVALID_ARGUMENT", "the parameter \"id=a%ff\" is not UTF-8"),
+    ("GET", "/v1/resources?scope=", 400, "INVALID_ARGUMENT", "the parameter scope is empty"),
+    ("POST", "/v1/freeze?scope=", 400, "INVALID_ARGUMENT", "give it a value or omit it"),
+    ("GET", "/v1/wait", 400, "INVALID_ARGUMENT", "the required parameter `revision` is missing"),
     ("GET", "/v1/nodes?state=good", 400, "INVALID_ARGUMENT", "is not a state of a node"),
     (
         "GET",

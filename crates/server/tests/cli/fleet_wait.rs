@@ -1,6 +1,9 @@
 //! Waits and states over three replicas: what one client did on one replica is known at all.
 
-use std::thread;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_proto::{
@@ -166,6 +169,7 @@ fn every_replica_knows_which_client_has_not_acknowledged() {
         let done = replica.run(&["doctor"], "");
         assert!(done.code == 1 && done.out.contains("1 node rejected (b)"), "{done:?}");
     }
+    check_rejection_ends_no_wait(&replicas, &runtime);
     check_pending(&replicas, &runtime, &mut clients);
     check_duplicate(&replicas, &runtime);
     check_missing_name(&replicas, &runtime, &mut clients);
@@ -200,6 +204,28 @@ fn check_explained(replica: &Replica) {
     assert!(!text.contains("The client rejects second"), "{unchanged}");
     let accepted = explain("a", "third");
     assert!(accepted.to_string().contains("The client has acknowledged third"), "{accepted}");
+}
+
+/// While one of three sessions rejects, a wait for three of them goes on, because others may come.
+fn check_rejection_ends_no_wait(replicas: &[Replica; 3], runtime: &Runtime) {
+    let revision = replicas[0].json(&["cluster", "status"])["revision"].to_string();
+    let (wait, time) = (["wait", &revision, "--for", "3", "--timeout"], Duration::from_millis(500));
+    let start = Instant::now();
+    let early = replicas[0].run(&[&wait[..], &["500ms"]].concat(), "");
+    assert!(early.code == 1 && early.err.contains("has rejected cluster"), "{early:?}");
+    assert!(start.elapsed() >= time, "the rejection ended the wait: {early:?}");
+    let done = thread::scope(|scope| {
+        let waiting = scope.spawn(|| replicas[0].run(&[&wait[..], &["30s"]].concat(), ""));
+        let mut later = runtime.block_on(Client::open(&replicas[1], "later"));
+        runtime.block_on(later.answer(Ok(())));
+        waiting.join().unwrap()
+    });
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.out.starts_with("3 of 4 sessions on 3 replicas acknowledged"), "{done:?}");
+    eventually("the later client has left", || {
+        let list = replicas[0].json(&["nodes"]);
+        (!ids(&list).contains(&"later")).then_some(())
+    });
 }
 
 /// A client that does not answer is named by every form of a wait.

@@ -199,6 +199,9 @@ fn thaw_trips_guards_by_what_clients_have() {
         write(&replicas[2], &prune, &clusters(&names[..n], "1s"));
     }
     for replica in &replicas {
+        let deleted = replica.run(&["describe", "cluster", "c59"], "");
+        let held = "clients still have it, because a freeze holds its deletion back";
+        assert!(deleted.code == 1 && deleted.err.contains(held), "{deleted:?}");
         let dry = replica.run(&["thaw", "edge", "--dry-run"], "");
         assert_eq!(dry.code, 1, "{dry:?}");
         assert!(format!("{}{}", dry.out, dry.err).contains("mass-deletion"), "{dry:?}");

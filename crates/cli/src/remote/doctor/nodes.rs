@@ -65,7 +65,7 @@ fn of_counts(counted: &pb::ListNodesResponse) -> Check {
     let (has_failed, has_warned) = (!failed.is_empty(), !warned.is_empty());
     let missing = (!counted.not_asked.is_empty()).then(|| unanswered(&counted.not_asked));
     let is_incomplete = missing.is_some();
-    let all = [failed, warned, missing.into_iter().collect(), texts(&NOTED)].concat().join("; ");
+    let all = [failed, warned, texts(&NOTED), missing.into_iter().collect()].concat().join("; ");
     if has_failed {
         return Check::failed(NAME, all, ADVICE);
     }
