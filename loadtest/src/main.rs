@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+pub(crate) use chancery_fleet_load::{scan, stream};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -48,12 +49,10 @@ mod random;
 mod report;
 mod resource;
 mod rolling;
-mod scan;
 mod server;
 mod sinks;
 mod stats;
 mod storm;
-mod stream;
 mod thaw;
 mod tls;
 mod watch;

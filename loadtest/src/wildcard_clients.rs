@@ -23,7 +23,7 @@ use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
 use crate::{
     resource::{self, Content},
-    scan::{Event, Scanner},
+    scan::{self, End, Event, Scanner},
     stats::count,
     stream::{self, Requests, Responses, Target, Windows},
 };
@@ -329,7 +329,7 @@ impl Shared {
 
 impl Client {
     async fn run(mut self, responses: Responses) -> Result<()> {
-        let mut scanner = Scanner::new();
+        let mut scanner = Scanner::new(scan::Responses::DeltaNames);
         let mut response = Response::default();
         let mut nonces: Vec<(Response, String)> = Vec::new();
         let read = responses.read(|chunk| {
@@ -340,7 +340,7 @@ impl Client {
                     response.names = response.names.wrapping_add(resource::name_hash(name));
                 }
                 Event::Removed { .. } => response.removed += 1,
-                Event::End { nonce, bytes } => {
+                Event::End(End { nonce, bytes, .. }) => {
                     shared.count(response.resources, bytes);
                     let nonce = String::from_utf8_lossy(nonce).into_owned();
                     nonces.push((std::mem::take(&mut response), nonce));

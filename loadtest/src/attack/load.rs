@@ -13,7 +13,7 @@ use tokio::{
 
 use super::payload::Kind;
 use crate::{
-    scan::{Event, Scanner},
+    scan::{self, End, Event, Scanner},
     stream::{self, Windows},
 };
 
@@ -143,10 +143,11 @@ async fn subscribe(
     responses: stream::Responses,
     ready: oneshot::Sender<()>,
 ) -> Result<()> {
-    let (mut scanner, mut nonces, mut ready) = (Scanner::new(), Vec::new(), Some(ready));
+    let (mut scanner, mut nonces, mut ready) =
+        (Scanner::new(scan::Responses::DeltaNames), Vec::new(), Some(ready));
     let read = responses.read(|chunk| {
         scanner.feed(chunk, &mut |event| {
-            if let Event::End { nonce, .. } = event {
+            if let Event::End(End { nonce, .. }) = event {
                 nonces.push(String::from_utf8_lossy(nonce).into_owned());
             }
         })?;

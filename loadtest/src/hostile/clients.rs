@@ -23,7 +23,7 @@ use tokio::{
 use super::arrivals::Arrivals;
 use crate::{
     random::Random,
-    scan::{Event, Scanner},
+    scan::{self, End, Event, Scanner},
     stats::count,
     stream::{self, Target, Windows},
 };
@@ -192,7 +192,8 @@ impl Clients {
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             let _sender = sender;
-            let (mut scanner, mut holds) = (Scanner::new(), Holds::default());
+            let (mut scanner, mut holds) =
+                (Scanner::new(scan::Responses::DeltaNames), Holds::default());
             let (mut resources, mut newest) = (0, 0);
             let mut nonces = Vec::new();
             let read = responses.read(|chunk| {
@@ -205,7 +206,7 @@ impl Clients {
                         newest = newest.max(version.map_or(0, |version| version.revision.0));
                     }
                     Event::Removed { .. } => bad_version = true,
-                    Event::End { nonce, .. } => {
+                    Event::End(End { nonce, .. }) => {
                         shared.take(&mut holds, std::mem::take(&mut resources), newest);
                         nonces.push(String::from_utf8_lossy(nonce).into_owned());
                     }

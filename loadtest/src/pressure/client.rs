@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    scan::{Event, Scanner},
+    scan::{self, End, Event, Scanner},
     stream::{self, Requests, Responses, Windows},
 };
 
@@ -205,7 +205,7 @@ impl Clients {
 
 /// Reads a stream and acknowledges all responses, without end.
 async fn read(received: &Received, mut requests: Requests, responses: Responses) -> Result<()> {
-    let mut scanner = Scanner::new();
+    let mut scanner = Scanner::new(scan::Responses::DeltaNames);
     let mut body = responses.body().await?;
     let mut nonces = Vec::new();
     while let Some(chunk) = body.data().await {
@@ -221,7 +221,9 @@ async fn read(received: &Received, mut requests: Requests, responses: Responses)
                 }
             }
             Event::Removed { .. } => {}
-            Event::End { nonce, .. } => nonces.push(String::from_utf8_lossy(nonce).into_owned()),
+            Event::End(End { nonce, .. }) => {
+                nonces.push(String::from_utf8_lossy(nonce).into_owned())
+            }
         })?;
         recorded?;
         for nonce in nonces.drain(..) {

@@ -25,7 +25,7 @@ use crate::{
     author::Author,
     certificates::ClientFiles,
     resource,
-    scan::{Event, Scanner},
+    scan::{self, End, Event, Scanner},
     stats::{Latencies, count},
     stream::{self, DELTA, Requests, Responses, SOTW, Target, Windows},
 };
@@ -174,13 +174,16 @@ async fn read(
     responses: Responses,
     on_current: impl FnOnce(),
 ) -> Result<()> {
-    let (mut scanner, mut on_current) = (Scanner::new(), Some(on_current));
+    let (mut scanner, mut on_current) =
+        (Scanner::new(scan::Responses::DeltaNames), Some(on_current));
     let (mut resources, mut nonces) = (0, Vec::new());
     let read = responses.read(|chunk| {
         scanner.feed(chunk, &mut |event| match event {
             Event::Resource { .. } => resources += 1,
             Event::Removed { .. } => {}
-            Event::End { nonce, .. } => nonces.push(String::from_utf8_lossy(nonce).into_owned()),
+            Event::End(End { nonce, .. }) => {
+                nonces.push(String::from_utf8_lossy(nonce).into_owned())
+            }
         })?;
         for nonce in nonces.drain(..) {
             match kind {

@@ -184,11 +184,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // The kit checks a server from outside, and shares only the messages with it.
     ("chancery-conformance", &["chancery-admin-proto", "chancery-proto"]),
+    // The thin clients and the load test know a server only from outside, too.
+    ("chancery-fleet-load", &["chancery-model", "chancery-proto", "chancery-tls"]),
     (TESTING, &[]),
     // The load test drives a server from outside, like a client and an author.
     (
         "chancery-loadtest",
-        &["chancery-admin-proto", "chancery-model", "chancery-proto", "chancery-tls", TESTING],
+        &[
+            "chancery-admin-proto",
+            "chancery-fleet-load",
+            "chancery-model",
+            "chancery-proto",
+            "chancery-tls",
+            TESTING,
+        ],
     ),
     // The benchmarks measure the pure crates, admission, and the index of references.
     (

@@ -1,6 +1,6 @@
 //! Minimal aggregated streams: one connection, its streams, and their requests.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
@@ -15,82 +15,117 @@ use http::HeaderValue;
 use prost::Message as _;
 use tokio::net::TcpSocket;
 
-/// The method of delta streams.
-pub(crate) const DELTA: &str =
+/// The method of aggregated delta streams.
+pub const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// The method of SotW streams.
-pub(crate) const SOTW: &str =
+/// The method of aggregated state-of-the-world streams.
+pub const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// The status of a stream whose server is going away (gRPC code 14).
 const UNAVAILABLE: &str = "14";
 
 /// The xDS port of a server, and the TLS settings of its clients. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) at: SocketAddr,
+pub struct Target {
+    /// The address.
+    pub at: SocketAddr,
+    /// The host name in the certificate of the server; `None` for its IP address.
+    host: Option<Arc<str>>,
     /// `None` without TLS.
     tls: Option<ClientTls>,
+    /// The value of the header `authorization`.
+    token: Option<HeaderValue>,
 }
 
 /// The flow-control windows of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Windows {
-    pub(crate) stream: u32,
-    pub(crate) connection: u32,
+pub struct Windows {
+    /// The window of a stream in bytes.
+    pub stream: u32,
+    /// The window of a connection in bytes.
+    pub connection: u32,
     /// The receive buffer of the socket in bytes; `None` for the kernel's default.
-    pub(crate) socket: Option<u32>,
+    pub socket: Option<u32>,
 }
 
 /// The requests of a stream.
 #[derive(Debug)]
-pub(crate) struct Requests(SendStream<Bytes>);
+pub struct Requests(SendStream<Bytes>);
 
 /// The responses of a stream.
 #[derive(Debug)]
-pub(crate) struct Responses(ResponseFuture);
+pub struct Responses(ResponseFuture);
+
+/// The responses of a stream whose headers have arrived.
+#[derive(Debug)]
+pub struct Body {
+    body: RecvStream,
+    /// The status in the headers, of a stream that has no responses.
+    status: Option<HeaderValue>,
+}
 
 /// The server has ended a stream.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
-pub(crate) struct Ended {
+pub struct Ended {
     /// Whether the status was `UNAVAILABLE`: the client should connect to another replica.
-    pub(crate) is_unavailable: bool,
+    pub is_unavailable: bool,
     what: String,
 }
 
 impl Windows {
     /// The windows of Envoy.
-    pub(crate) const ENVOY: Self = Self { stream: 16 << 20, connection: 24 << 20, socket: None };
+    pub const ENVOY: Self = Self { stream: 16 << 20, connection: 24 << 20, socket: None };
 }
 
 impl Target {
     /// Returns a port whose clients use TLS with these files. `None` means a port without TLS.
-    pub(crate) fn new(at: SocketAddr, files: Option<&ClientTlsFiles>) -> Result<Self> {
-        Ok(Self { at, tls: files.map(ClientTls::new).transpose()? })
+    ///
+    /// # Errors
+    /// Fails if a file is unusable.
+    pub fn new(at: SocketAddr, files: Option<&ClientTlsFiles>) -> Result<Self> {
+        Ok(Self { tls: files.map(ClientTls::new).transpose()?, ..Self::from(at) })
+    }
+
+    /// Returns the port of a named host. `tls` and `token` are `None` for a port without them.
+    #[must_use]
+    pub fn of_host(
+        host: &str,
+        at: SocketAddr,
+        tls: Option<ClientTls>,
+        token: Option<HeaderValue>,
+    ) -> Self {
+        Self { at, host: Some(host.into()), tls, token }
     }
 }
 
 impl From<SocketAddr> for Target {
     fn from(at: SocketAddr) -> Self {
-        Self { at, tls: None }
+        Self { at, host: None, tls: None, token: None }
     }
 }
 
 /// Connects. The connection works only while the returned [`Connection`] is polled.
-pub(crate) async fn connect(
+///
+/// # Errors
+/// Fails if there is no connection, or a handshake fails.
+pub async fn connect(
     target: impl Into<Target>,
     windows: Windows,
 ) -> Result<(SendRequest<Bytes>, Connection<ClientStream>)> {
-    let Target { at, tls } = target.into();
-    let socket = TcpSocket::new_v4()?;
+    let Target { at, host, tls, token: _ } = target.into();
+    let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     if let Some(bytes) = windows.socket {
         socket.set_recv_buffer_size(bytes)?;
     }
     let socket = socket.connect(at).await.with_context(|| format!("connect to {at}"))?;
     socket.set_nodelay(true)?;
     let socket = match tls {
-        Some(tls) => tls.connect(&at.ip().to_string(), socket).await.context("TLS handshake")?,
+        Some(tls) => {
+            let host = host.map_or_else(|| at.ip().to_string(), |host| host.to_string());
+            tls.connect(&host, socket).await.context("TLS handshake")?
+        }
         None => ClientStream::plain(socket),
     };
     h2::client::Builder::new()
@@ -102,7 +137,10 @@ pub(crate) async fn connect(
 }
 
 /// Opens a delta stream and subscribes to all clusters. Returns the sender for the next stream too.
-pub(crate) async fn open(
+///
+/// # Errors
+/// Fails if the connection has ended.
+pub async fn open(
     sender: SendRequest<Bytes>,
     xds: SocketAddr,
     node: String,
@@ -117,17 +155,24 @@ pub(crate) async fn open(
 
 /// Opens a stream of a method and sends its first requests. Returns the sender for the next stream
 /// too.
-pub(crate) async fn open_with(
+///
+/// # Errors
+/// Fails if the connection has ended.
+pub async fn open_with(
     sender: SendRequest<Bytes>,
-    xds: SocketAddr,
+    xds: impl Into<Target>,
     method: &str,
     first: &[impl prost::Message],
 ) -> Result<(SendRequest<Bytes>, Requests, Responses)> {
+    let Target { at, token, .. } = xds.into();
     let mut sender = sender.ready().await.context("wait until the server allows another stream")?;
-    let request = http::Request::post(format!("http://{xds}{method}"))
+    let mut request = http::Request::post(format!("http://{at}{method}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(())?;
+    if let Some(token) = token {
+        request.headers_mut().insert(http::header::AUTHORIZATION, token);
+    }
     let (response, requests) = sender.send_request(request, false)?;
     let mut requests = Requests(requests);
     for first in first {
@@ -137,7 +182,8 @@ pub(crate) async fn open_with(
 }
 
 /// Returns the encoded node of a client.
-pub(crate) fn node(id: String) -> Bytes {
+#[must_use]
+pub fn node(id: String) -> Bytes {
     let node = Node {
         id,
         cluster: "loadtest".to_owned(),
@@ -148,7 +194,11 @@ pub(crate) fn node(id: String) -> Bytes {
 }
 
 impl Requests {
-    pub(crate) fn send(&mut self, request: &impl prost::Message) -> Result<()> {
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// Fails if the stream has ended.
+    pub fn send(&mut self, request: &impl prost::Message) -> Result<()> {
         let len = request.encoded_len();
         let mut frame = BytesMut::with_capacity(len + 5);
         frame.put_u8(0);
@@ -165,13 +215,16 @@ impl Requests {
     }
 
     /// Sends raw bytes.
-    pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<()> {
+    ///
+    /// # Errors
+    /// Fails if the stream has ended.
+    pub fn send_bytes(&mut self, bytes: Bytes) -> Result<()> {
         Ok(self.0.send_data(bytes, false)?)
     }
 
     /// Sends bytes as fast as the server takes them. Returns `false` if the stream ended before
     /// that.
-    pub(crate) async fn send_all(&mut self, mut bytes: Bytes) -> bool {
+    pub async fn send_all(&mut self, mut bytes: Bytes) -> bool {
         while bytes.has_remaining() {
             let Some(room) = self.room(bytes.len()).await else { return false };
             let part = bytes.split_to(room.min(bytes.len()));
@@ -182,8 +235,11 @@ impl Requests {
         true
     }
 
-    /// Acknowledges the response with this nonce.
-    pub(crate) fn ack(&mut self, nonce: String) -> Result<()> {
+    /// Acknowledges the delta response with this nonce.
+    ///
+    /// # Errors
+    /// Fails if the stream has ended.
+    pub fn ack(&mut self, nonce: String) -> Result<()> {
         self.send(&DeltaDiscoveryRequest {
             type_url: CLUSTER.to_owned(),
             response_nonce: nonce,
@@ -194,29 +250,59 @@ impl Requests {
 
 impl Responses {
     /// Waits for the headers and returns the body, without reading it.
-    pub(crate) async fn body(self) -> Result<RecvStream> {
-        Ok(self.parts().await?.0)
+    ///
+    /// # Errors
+    /// Fails if the connection ends.
+    pub async fn body(self) -> Result<RecvStream> {
+        Ok(self.open().await?.body)
     }
 
-    async fn parts(self) -> Result<(RecvStream, Option<HeaderValue>)> {
+    /// Waits for the headers.
+    ///
+    /// # Errors
+    /// Fails if the connection ends.
+    pub async fn open(self) -> Result<Body> {
         let response = self.0.await.context("wait for the response's headers")?;
         let status = response.headers().get("grpc-status").cloned();
-        Ok((response.into_body(), status))
+        Ok(Body { body: response.into_body(), status })
     }
 
     /// Passes all data to `on` until the server ends the stream, which is an error.
-    pub(crate) async fn read(self, mut on: impl FnMut(&Bytes) -> Result<()>) -> Result<()> {
-        let (mut body, status) = self.parts().await?;
-        while let Some(chunk) = body.data().await {
-            let chunk = chunk?;
+    ///
+    /// # Errors
+    /// Fails when the stream ends, or when `on` fails.
+    pub async fn read(self, mut on: impl FnMut(&Bytes) -> Result<()>) -> Result<()> {
+        let mut body = self.open().await?;
+        loop {
+            let chunk = body.chunk().await?;
             on(&chunk)?;
-            body.flow_control().release_capacity(chunk.len())?;
+            body.release(chunk.len())?;
         }
-        let trailers = body.trailers().await?.unwrap_or_default();
+    }
+}
+
+impl Body {
+    /// Waits for the next data.
+    ///
+    /// # Errors
+    /// Fails with [`Ended`] when the server ends the stream.
+    pub async fn chunk(&mut self) -> Result<Bytes> {
+        if let Some(chunk) = self.body.data().await {
+            return Ok(chunk?);
+        }
+        let trailers = self.body.trailers().await?.unwrap_or_default();
         let message = trailers.get("grpc-message").cloned();
-        let status = trailers.get("grpc-status").cloned().or(status);
+        let status = trailers.get("grpc-status").cloned().or(self.status.take());
         let is_unavailable = status.as_ref().is_some_and(|status| status == UNAVAILABLE);
         let what = format!("stream ended: status {status:?}, message {message:?}");
         bail!(Ended { is_unavailable, what })
+    }
+
+    /// Lets the server send as many further bytes as have been read.
+    ///
+    /// # Errors
+    /// Fails if the stream has ended.
+    pub fn release(&mut self, n_bytes: usize) -> Result<()> {
+        Ok(self.body.flow_control().release_capacity(n_bytes)?)
     }
 }
