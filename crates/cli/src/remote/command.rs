@@ -5,8 +5,8 @@ use clap::Subcommand;
 use super::{
     access, analyze, apply, assignments, backup, blame, can_i, client::Servers, cluster,
     conformance, delete, describe, diff, disconnect, drain, explain, export, freeze, get, health,
-    history, import, keys, lb_policy, load, log, mcp, mirror, node, nodes, quota, read, resolve,
-    rollback, settings::Settings, sync, token, version, wait, watch, whoami,
+    history, import, keys, lb_policy, load, loadtest, log, mcp, mirror, node, nodes, quota, read,
+    resolve, rollback, settings::Settings, sync, token, version, wait, watch, whoami,
 };
 use crate::{
     answer::Answer,
@@ -122,6 +122,22 @@ pub(crate) enum Command {
     /// is not stored, such as `admin`, with the reason; `-o json` has them in `left_out`.
     #[command(after_help = write_help(&["import envoy.yaml --scope edge"]))]
     Import(import::Import),
+    /// Measure how an xDS server behaves with a fleet of many clients
+    ///
+    /// Connects thin clients to the xDS ports of any server, changes resources at given times, and measures when each client
+    /// has each change. At the end, it compares all clients with new ones. The exit code is 0 if every client has exactly
+    /// what it should have, no write failed, and the generator was not the limit.
+    ///
+    /// With Chancery, the test writes through --server, into a scope of its own that only its own nodes see. It deletes the
+    /// scope and its assignment at the end.
+    #[command(after_help = examples(&[
+        "loadtest --xds 10.0.0.1:18000,10.0.0.2:18000 --clients 1000 --rate 20 --seconds 60",
+        "loadtest --xds 10.0.0.1:18000 --scenario storm --report storm.html -o json > storm.json",
+        "loadtest --xds 10.0.0.1:18000 --until p99=100ms",
+        "loadtest --xds 10.0.0.9:9977 --write-command ./publish.sh",
+        "loadtest compare before.json after.json",
+    ]))]
+    Loadtest(loadtest::LoadTest),
     /// Keep files for Envoy's path_config_source up to date with the view of a node
     ///
     /// Follows the view over an xDS stream, and reconnects when the stream ends. Replaces a file by
@@ -296,6 +312,7 @@ impl Command {
             }
             Self::Import(import) => import::run(import, servers, answer).await,
             Self::Mirror(mirror) => mirror::run(mirror, servers.security(), answer).await,
+            Self::Loadtest(test) => test.run(servers, answer).await,
             Self::Load(load) => load::run(load, servers.any_channel().await?, answer).await,
             Self::Log(command) => log::run(command, servers.any_channel().await?, answer).await,
             Self::Mcp(command) => mcp::run(command, servers.any_channel().await?, answer).await,

@@ -1,14 +1,15 @@
 //! Connections to servers, with or without TLS: the sockets, the token, and the texts of their errors.
 
-use std::{cell::OnceCell, error::Error, io};
+use std::{cell::OnceCell, error::Error, io, net::SocketAddr};
 
+use chancery_fleet_load::stream::Target;
 use chancery_tls::{
     ClientStream, ClientTls, ClientTlsFiles, ConnectError, LastRefusal, ServerRefusal,
 };
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
 use tonic::{
-    codegen::http::Uri,
+    codegen::http::{HeaderValue, Uri},
     service::interceptor::InterceptedService,
     transport::{self, Endpoint},
 };
@@ -121,6 +122,17 @@ impl Link {
     /// Returns the TLS settings; `None` without TLS.
     pub(crate) fn tls(&self) -> Option<&ClientTls> {
         self.tls.as_ref()
+    }
+
+    /// Returns the xDS port of a server for thin clients.
+    ///
+    /// # Errors
+    /// Fails if the token is unusable.
+    pub(crate) fn target(&self, host: &str, at: SocketAddr) -> Result<Target, Failure> {
+        let token = self.bearer.source().map(TokenSource::header).transpose();
+        let token = token.map_err(Failure::new)?;
+        let token = token.and_then(|token| HeaderValue::from_bytes(token.as_bytes()).ok());
+        Ok(Target::of_host(host, at, self.tls.clone(), token))
     }
 
     async fn open(&self, uri: &Uri) -> Result<ClientStream, ConnectError> {

@@ -36,6 +36,7 @@ mod keys;
 mod lb_policy;
 mod left_out;
 mod load;
+mod loadtest;
 mod local_replica;
 mod log;
 mod manifest;

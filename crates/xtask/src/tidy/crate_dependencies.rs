@@ -155,6 +155,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-admin",
             "chancery-admission",
             "chancery-conformance",
+            "chancery-fleet-load",
         ],
     ),
     // The binary. The other crates are for its tests.
