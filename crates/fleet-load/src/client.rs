@@ -345,7 +345,7 @@ impl Shared {
         }
         let mut measures = self.measures.lock();
         client.since = Some(Instant::now());
-        if let Some(time) = time {
+        if let Some(time) = time.filter(|_| n < self.n_clients()) {
             record(&mut measures.now().first_states, time);
         }
         if client.habit == Habit::Ordinary && n < self.n_clients() {

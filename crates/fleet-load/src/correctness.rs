@@ -17,6 +17,8 @@ use crate::{
 
 /// The clients that are named.
 const NAMED_MAX: usize = 5;
+/// The interval of the comparisons.
+const POLL: Duration = Duration::from_millis(50);
 /// The time without a change after which a new client has everything.
 const QUIET: Duration = Duration::from_millis(300);
 
@@ -70,12 +72,29 @@ pub(crate) async fn check(shared: &Arc<Shared>, patience: Duration) -> Correctne
         let only = vec![shared.targets[target].clone()];
         references.spawn(Arc::clone(shared).keep(group, only));
     }
-    let is_complete = wait_until_quiet(shared, patience).await;
-    let mut result = Correctness::default();
-    if !is_complete {
-        result.examples.push("no new client has received a first state".to_owned());
+    let deadline = Instant::now() + patience;
+    wait_until_quiet(shared, deadline).await;
+    // Slow clients, and those that acknowledge late, still receive the last changes.
+    loop {
+        let result = compare(shared);
+        if (result.different == 0 && result.not_connected == 0) || Instant::now() > deadline {
+            return result;
+        }
+        sleep(POLL).await;
     }
-    let expected = shared.clients[n].lock().state().held().clone();
+}
+
+/// Compares all clients with the new ones.
+fn compare(shared: &Shared) -> Correctness {
+    let n = shared.n_clients();
+    let mut result = Correctness::default();
+    let expected = {
+        let reference = shared.clients[n].lock();
+        if !reference.is_established() {
+            result.examples.push("no new client has received a first state".to_owned());
+        }
+        reference.state().held().clone()
+    };
     result.resources = expected.len();
     for target in 1..shared.targets.len() {
         let client = shared.clients[n + target].lock();
@@ -108,9 +127,8 @@ pub(crate) async fn check(shared: &Arc<Shared>, patience: Duration) -> Correctne
     result
 }
 
-/// Waits until the new clients and the slow ones have everything. Returns whether the first new one has a first state.
-async fn wait_until_quiet(shared: &Shared, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
+/// Waits until the new clients have everything, and nothing arrives anymore.
+async fn wait_until_quiet(shared: &Shared, deadline: Instant) {
     let n = shared.n_clients();
     let (mut last, mut since) = (None, Instant::now());
     while Instant::now() < deadline {
@@ -122,9 +140,8 @@ async fn wait_until_quiet(shared: &Shared, patience: Duration) -> bool {
         } else if since.elapsed() > QUIET {
             break;
         }
-        sleep(Duration::from_millis(20)).await;
+        sleep(POLL).await;
     }
-    shared.clients[n].lock().is_established()
 }
 
 /// Returns how the resources of a client differ from those of a new one.

@@ -41,6 +41,8 @@ pub struct Report {
     pub correctness: Correctness,
     /// The load of the generator itself.
     pub generator: Generator,
+    /// The reason why resources of the test remain; `None` if it left nothing.
+    pub left: Option<String>,
 }
 
 /// A phase of a run.
@@ -210,6 +212,7 @@ impl Report {
             errors: measures.errors.clone(),
             correctness,
             generator,
+            left: None,
         }
     }
 
@@ -217,6 +220,7 @@ impl Report {
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.correctness.holds()
+            && self.left.is_none()
             && self.generator.invalid.is_none()
             && self.phases.iter().all(|phase| phase.failed_writes == 0)
     }
@@ -268,6 +272,9 @@ impl Report {
         ));
         if let Some(reason) = invalid {
             line(format!("NOT VALID: {reason}"));
+        }
+        if let Some(left) = &self.left {
+            line(format!("NOT CLEAN: {left}"));
         }
         if !checks.holds() {
             line("WRONG: not every client has what it should have, in order and once".to_owned());

@@ -92,11 +92,15 @@ pub async fn run(
         Some(writer) if shared.n_resources() > 0 => writer.clean_up().await,
         _ => Ok(()),
     };
-    let (generator, correctness) = done?;
-    cleaned.map_err(|error| {
-        format!("the test is done, but could not delete its resources: {error}")
-    })?;
-    Ok(Report::new(&shared, names, generator, correctness))
+    let left =
+        cleaned.err().map(|error| format!("cannot delete the resources of the test: {error}"));
+    match (done, left) {
+        (Ok((generator, correctness)), left) => {
+            Ok(Report { left, ..Report::new(&shared, names, generator, correctness) })
+        }
+        (Err(error), None) => Err(error),
+        (Err(error), Some(left)) => Err(format!("{error}; {left}")),
+    }
 }
 
 /// Runs everything between the first write and the deletion.

@@ -171,7 +171,7 @@ impl Flags {
             None => self.one(plan, servers).await?,
             Some(goal) => {
                 let run = async |clients| self.one(Plan { clients, ..plan.clone() }, servers).await;
-                goal.largest(plan.clients, run).await?
+                goal.largest(plan.clients, run, say).await?
             }
         };
         if let Some(path) = &self.report {
@@ -253,7 +253,6 @@ impl Flags {
         let writer = self.writer(&plan, &run, servers).await?;
         let names = self.xds.clone();
         let settings = Settings { targets, names, types, run, threads: self.threads };
-        let say = |text: &str| eprintln!("{}", plain(text));
         fleet_load::run(plan, settings, writer, stopped(), say).await.map_err(Failure::new)
     }
 
@@ -272,6 +271,11 @@ impl Flags {
         let client = servers.connect_any().await?;
         Ok(Some(Arc::new(AdminWriter::new(client, run))))
     }
+}
+
+/// Writes a line about the progress to standard error.
+fn say(text: &str) {
+    eprintln!("{}", plain(text));
 }
 
 /// Waits for a signal that ends the test. Returns the error of the test.

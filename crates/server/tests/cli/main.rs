@@ -31,6 +31,7 @@ mod lb_policy;
 mod leaderless;
 mod lifecycle;
 mod lint;
+mod loadtest;
 mod logs;
 mod manual;
 mod mcp;

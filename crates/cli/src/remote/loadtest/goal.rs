@@ -68,12 +68,15 @@ impl Goal {
         self,
         first: usize,
         run: impl AsyncFn(usize) -> Result<Report, Failure>,
+        say: impl Fn(&str),
     ) -> Result<Report, Failure> {
         let (mut best, mut n, mut limit): (Option<Report>, usize, Option<usize>) =
             (None, first, None);
         loop {
             let report = run(n).await?;
-            if self.is_met(&report) {
+            let is_met = self.is_met(&report);
+            say(&format!("{n} clients {} the goal", if is_met { "meet" } else { "miss" }));
+            if is_met {
                 best = Some(report);
             } else if n == 1 {
                 return Err(Failure::new("even one client misses the goal"));

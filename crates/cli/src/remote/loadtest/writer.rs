@@ -6,7 +6,7 @@ use chancery_admin_proto::v1::{
 use chancery_fleet_load::Writer;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::super::connector::Channel;
 
@@ -52,7 +52,11 @@ impl AdminWriter {
             ..WriteOptions::default()
         };
         let request = DeleteAssignmentRequest { name: self.run.clone(), options: Some(options) };
-        self.client.clone().delete_assignment(request).await.map(drop)
+        match self.client.clone().delete_assignment(request).await {
+            // The first write has failed.
+            Err(status) if status.code() == Code::NotFound => Ok(()),
+            answer => answer.map(drop),
+        }
     }
 }
 
