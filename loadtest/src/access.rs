@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use chancery_fleet_load::stream::Target;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::{interval, sleep};
@@ -25,7 +26,6 @@ use crate::{
     resource,
     server::{Launch, Server},
     stats::{Latencies, Spread, count},
-    stream::Target,
     watch::{Times, Watch},
     wildcard_clients::{Expected, WildcardClients},
 };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use chancery_fleet_load::stream::Target;
 use chancery_testing::Ca;
 use chancery_tls::ClientTlsFiles;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,6 @@ use crate::{
     common::Common,
     host::Cpu,
     server::{Launch, Server},
-    stream::Target,
 };
 
 /// The security of an xDS port.

@@ -6,12 +6,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use chancery_fleet_load::stream::Target;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use crate::{
     stats::count,
-    stream::Target,
     wildcard_clients::{Expected, WildcardClients},
 };
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use chancery_fleet_load::stream::{self, Target, Windows};
 use serde::Serialize;
 use tokio::{task::JoinSet, time::sleep};
 
@@ -22,7 +23,6 @@ use crate::{
     report::{Findings, Gate, say},
     server::Server,
     stats::{Spread, count, float},
-    stream::{self, Target, Windows},
     wildcard_clients::{Expected, WildcardClients},
 };
 

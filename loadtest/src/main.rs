@@ -17,7 +17,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-pub(crate) use chancery_fleet_load::{scan, stream};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 

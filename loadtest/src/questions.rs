@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use chancery_fleet_load::stream::Target;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::interval;
@@ -23,7 +24,6 @@ use crate::{
     resource,
     server::{self, Ports},
     stats::{Latencies, Spread, count, float},
-    stream::Target,
     watch::{Times, Watch},
     wildcard_clients::{Expected, WildcardClients},
 };

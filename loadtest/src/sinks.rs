@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use chancery_fleet_load::stream::{self, Requests, Responses, Target};
 use chancery_proto::istio::mcp::v1alpha1::{RequestResources, SinkNode};
 use prost::Message as _;
 use tokio::sync::oneshot;
@@ -15,7 +16,6 @@ use tokio::sync::oneshot;
 use crate::{
     resource::{COLLECTION, name_hash},
     stats::count,
-    stream::{self, Requests, Responses, Target},
     wildcard_clients::{Expected, Shared, WildcardClients},
 };
 

@@ -5,6 +5,7 @@
 use std::{sync::Arc, time::Duration, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use chancery_fleet_load::stream::Target;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use tokio::time::sleep;
@@ -14,7 +15,6 @@ use crate::{
     hostile::{arrivals::Arrivals, clients::Clients, updates::Updates},
     random::Random,
     stats::float,
-    stream::Target,
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);

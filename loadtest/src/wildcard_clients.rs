@@ -17,15 +17,17 @@ use std::{
 
 use anyhow::{Result, bail};
 use bytes::Bytes;
+use chancery_fleet_load::{
+    scan::{self, End, Event, Scanner},
+    stream::{self, Requests, Responses, Target, Windows},
+};
 use h2::client::SendRequest;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
 use crate::{
     resource::{self, Content},
-    scan::{self, End, Event, Scanner},
     stats::count,
-    stream::{self, Requests, Responses, Target, Windows},
 };
 
 /// The maximum number of complaints that are kept. Further complaints are only counted.

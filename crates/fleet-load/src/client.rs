@@ -449,8 +449,7 @@ impl<'a> Session<'a> {
             phase.n_responses += 1;
             phase.n_bytes += end.bytes;
             phase.n_resources += u64::try_from(applied.changed.len()).unwrap_or(u64::MAX);
-            measures.n_repeats += applied.repeats;
-            measures.n_older += applied.older;
+            measures.out_of_order(applied.repeats, applied.older);
             if let Some(since) = client.since.filter(|_| self.habit == Habit::Ordinary)
                 && self.n < shared.n_clients()
             {

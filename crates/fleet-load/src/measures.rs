@@ -1,4 +1,4 @@
-//! What the clients and the writer measure, phase by phase.
+//! The measurements of the clients and the writer, phase by phase.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -236,6 +236,12 @@ impl Measures {
             }
             record(&mut phase.seconds[second], time);
         }
+    }
+
+    /// Counts resources that came again without a change, or were older than what the client had.
+    pub(crate) fn out_of_order(&mut self, n_repeats: u64, n_older: u64) {
+        self.n_repeats += n_repeats;
+        self.n_older += n_older;
     }
 
     /// Notes a changed resource of others.

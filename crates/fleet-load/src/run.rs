@@ -196,12 +196,10 @@ async fn run_phase(
         }
     };
     let reconnects = async {
-        let mut at = start;
-        while phase.reconnects_per_second > 0.0 {
-            at += Duration::from_secs_f64(1.0 / phase.reconnects_per_second);
-            if at >= end {
-                break;
-            }
+        let per_second = phase.reconnects_per_second;
+        let period = (per_second > 0.0).then(|| Duration::from_secs_f64(1.0 / per_second));
+        let times = std::iter::successors(Some(start), |at| Some(*at + period?));
+        for at in times.skip(1).take_while(|at| *at < end) {
             sleep_until(at.into()).await;
             threads.reconnect_one();
         }

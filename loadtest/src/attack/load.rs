@@ -4,6 +4,10 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
+use chancery_fleet_load::{
+    scan::{self, End, Event, Scanner},
+    stream::{self, Windows},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::oneshot,
@@ -12,10 +16,6 @@ use tokio::{
 };
 
 use super::payload::Kind;
-use crate::{
-    scan::{self, End, Event, Scanner},
-    stream::{self, Windows},
-};
 
 /// The maximum wait for the answer on a stream.
 const PATIENCE: Duration = Duration::from_secs(30);

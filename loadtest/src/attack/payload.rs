@@ -1,12 +1,11 @@
 //! Requests of the maximum size, each of which is expensive in a different way.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use chancery_fleet_load::stream;
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest};
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
-
-use crate::stream;
 
 /// The number of names in a request with the maximum number of names.
 const NAMES: usize = 1_000_000;

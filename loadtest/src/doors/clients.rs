@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
+use chancery_fleet_load::stream::{self, DELTA, Windows};
 use chancery_model::types::CLUSTER;
 use chancery_proto::{
     discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
@@ -30,7 +31,6 @@ use tokio::{
 use crate::{
     process::Process,
     stats::{count, float},
-    stream::{self, DELTA, Windows},
 };
 
 /// The maximum time for the first files, in a debug build on a busy machine.

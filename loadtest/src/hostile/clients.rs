@@ -12,6 +12,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use chancery_fleet_load::{
+    scan::{self, End, Event, Scanner},
+    stream::{self, Target, Windows},
+};
 use chancery_model::Version;
 use parking_lot::Mutex;
 use tokio::{
@@ -21,12 +25,7 @@ use tokio::{
 };
 
 use super::arrivals::Arrivals;
-use crate::{
-    random::Random,
-    scan::{self, End, Event, Scanner},
-    stats::count,
-    stream::{self, Target, Windows},
-};
+use crate::{random::Random, stats::count};
 
 /// The maximum number of complaints that are kept. Further complaints are only counted.
 const COMPLAINTS_MAX: usize = 5;

@@ -10,14 +10,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use chancery_model::Version;
-use parking_lot::Mutex;
-use tokio::{task::JoinSet, time::sleep};
-
-use crate::{
+use chancery_fleet_load::{
     scan::{self, End, Event, Scanner},
     stream::{self, Requests, Responses, Windows},
 };
+use chancery_model::Version;
+use parking_lot::Mutex;
+use tokio::{task::JoinSet, time::sleep};
 
 /// The maximum number of complaints that are kept.
 const COMPLAINTS_MAX: usize = 5;

@@ -17,6 +17,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bytes::{Buf as _, Bytes, BytesMut};
+use chancery_fleet_load::stream::{self, Ended, Requests, Responses, Windows};
 use chancery_model::{
     Version,
     types::{CLUSTER, ENDPOINT},
@@ -29,11 +30,7 @@ use tokio::time::{sleep, timeout};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::shared::{Effects, Protocol, SharedState};
-use crate::{
-    random::Random,
-    resource,
-    stream::{self, Ended, Requests, Responses, Windows},
-};
+use crate::{random::Random, resource};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// The maximum wait before a client connects to the next replica. It is random, so that clients do

@@ -11,6 +11,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use chancery_fleet_load::{
+    scan::{self, End, Event, Scanner},
+    stream::{self, DELTA, Requests, Responses, SOTW, Target, Windows},
+};
 use chancery_model::types::CLUSTER;
 use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest};
 use serde::{Deserialize, Serialize};
@@ -25,9 +29,7 @@ use crate::{
     author::Author,
     certificates::ClientFiles,
     resource,
-    scan::{self, End, Event, Scanner},
     stats::{Latencies, count},
-    stream::{self, DELTA, Requests, Responses, SOTW, Target, Windows},
 };
 
 /// The maximum duration of a storm.
