@@ -139,9 +139,9 @@ impl Shared {
         targets: Vec<Target>,
     ) -> Arc<Self> {
         let n_references = targets.len();
-        let id = |n: usize| match n.checked_sub(plan.clients) {
-            None => format!("{run}-{n}"),
-            Some(n) => format!("{run}-reference-{n}"),
+        let id = |n: usize| match plan.node_id.as_str() {
+            "" => format!("{run}-{n}"),
+            id => id.replace("{n}", &n.to_string()),
         };
         let client = |n| {
             let client = Client::new(&plan, id(n), n);
@@ -194,7 +194,7 @@ impl Shared {
             };
             group.clients.clone().for_each(|n| self.disconnected(n));
             if is_wanted {
-                self.measures.lock().now().n_reconnects += 1;
+                self.measures.lock().reconnected();
                 continue;
             }
             if opened.elapsed() > WAITS[1] {
@@ -445,15 +445,13 @@ impl<'a> Session<'a> {
         let is_current = shared.n_resources() == 0 || client.state.has_all();
         {
             let mut measures = shared.measures.lock();
-            let phase = measures.now();
-            phase.n_responses += 1;
-            phase.n_bytes += end.bytes;
-            phase.n_resources += u64::try_from(applied.changed.len()).unwrap_or(u64::MAX);
+            measures.responded(end.bytes, applied.changed.len());
             measures.out_of_order(applied.repeats, applied.older);
             if let Some(since) = client.since.filter(|_| self.habit == Habit::Ordinary)
                 && self.n < shared.n_clients()
             {
                 measures.received(&applied.writes, since, now);
+                measures.replaced(applied.replaced);
                 if shared.n_resources() == 0 && n_resources > 0 {
                     applied.changed.iter().for_each(|one| measures.seen(*one, now));
                 }

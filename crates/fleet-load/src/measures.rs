@@ -50,6 +50,7 @@ pub(crate) struct OfPhase {
     pub(crate) n_failed: u64,
     pub(crate) n_responses: u64,
     pub(crate) n_resources: u64,
+    pub(crate) n_replaced: u64,
     pub(crate) n_bytes: u64,
     pub(crate) n_reconnects: u64,
     pub(crate) start: Instant,
@@ -120,6 +121,7 @@ impl OfPhase {
             n_failed: 0,
             n_responses: 0,
             n_resources: 0,
+            n_replaced: 0,
             n_bytes: 0,
             n_reconnects: 0,
             start,
@@ -236,6 +238,24 @@ impl Measures {
             }
             record(&mut phase.seconds[second], time);
         }
+    }
+
+    /// Counts a response.
+    pub(crate) fn responded(&mut self, n_bytes: u64, n_resources: usize) {
+        let phase = self.now();
+        phase.n_responses += 1;
+        phase.n_bytes += n_bytes;
+        phase.n_resources += u64::try_from(n_resources).unwrap_or(u64::MAX);
+    }
+
+    /// Counts writes that a client received only with newer ones.
+    pub(crate) fn replaced(&mut self, n: u64) {
+        self.now().n_replaced += n;
+    }
+
+    /// Counts a connection that the test ended.
+    pub(crate) fn reconnected(&mut self) {
+        self.now().n_reconnects += 1;
     }
 
     /// Counts resources that came again without a change, or were older than what the client had.

@@ -24,6 +24,9 @@ pub struct Plan {
     pub protocol: Protocol,
     /// The client that the nodes describe.
     pub client: ClientKind,
+    /// The IDs of the nodes, in which `{n}` stands for the number of the client. Empty for IDs of the run's own, which a
+    /// writer needs that gives the resources only to these nodes.
+    pub node_id: String,
     /// The types to which a client subscribes, as aliases such as `cds` or as type URLs.
     pub types: Vec<String>,
     /// The names to which a client subscribes; empty for a wildcard.
@@ -108,6 +111,7 @@ impl Default for Plan {
             streams_per_connection: 1,
             protocol: Protocol::Delta,
             client: ClientKind::Envoy,
+            node_id: String::new(),
             types: vec!["cds".to_owned()],
             names: Vec::new(),
             regions: Vec::new(),

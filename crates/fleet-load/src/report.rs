@@ -72,6 +72,8 @@ pub struct PhaseReport {
     pub first_state_ms: Option<Percentiles>,
     /// The deliveries of writes that did not arrive.
     pub undelivered: u64,
+    /// The deliveries that came only with a newer write of the same resource.
+    pub replaced: u64,
     /// The connections that the test ended.
     pub reconnects: u64,
     /// The responses to all clients.
@@ -306,6 +308,7 @@ impl PhaseReport {
             spread_ms: Percentiles::of(&measured.spreads),
             first_state_ms: Percentiles::of(&measured.first_states),
             undelivered: 0,
+            replaced: measured.n_replaced,
             reconnects: measured.n_reconnects,
             responses: measured.n_responses,
             resources: measured.n_resources,
@@ -335,8 +338,13 @@ impl PhaseReport {
                 line(format!("  {name:<36} {}", shown(times)));
             }
         }
-        if self.undelivered > 0 {
-            line(format!("  {} deliveries did not arrive", self.undelivered));
+        for (n, what) in [
+            (self.undelivered, "did not arrive"),
+            (self.replaced, "came only with a newer write of the same resource"),
+        ] {
+            if n > 0 {
+                line(format!("  {n} deliveries {what}"));
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use tokio::{
     sync::{Notify, watch},
@@ -32,6 +33,8 @@ const POLL: Duration = Duration::from_millis(20);
 const IN_FLIGHT_MAX: usize = 1000;
 /// The time for all clients to receive their first state, in addition to a millisecond per client.
 const FIRST_STATE: Duration = Duration::from_secs(60);
+/// The open files of a test in addition to its connections.
+const FILES: u64 = 100;
 /// The resources of the first state that one transaction writes.
 const FIRST_STATE_BATCH: usize = 1000;
 
@@ -81,6 +84,7 @@ pub async fn run(
     if plan.has_writes() && writer.is_none() {
         return Err("the plan writes, but there is no way to write".to_owned());
     }
+    raise_open_files(&plan)?;
     let n_threads = settings.threads.max(1);
     let Settings { targets, names, types, run, .. } = settings;
     let shared = Shared::new(plan, run, types, targets);
@@ -101,6 +105,26 @@ pub async fn run(
         (Err(error), None) => Err(error),
         (Err(error), Some(left)) => Err(format!("{error}; {left}")),
     }
+}
+
+/// Raises the limit of open files as far as possible.
+///
+/// # Errors
+/// Fails if the connections of the plan need more.
+fn raise_open_files(plan: &Plan) -> Result<(), String> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // If the limit cannot be raised, the present one counts.
+    drop(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).err());
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
+    let n_connections = plan.clients.div_ceil(plan.streams_per_connection);
+    let needed = u64::try_from(n_connections).unwrap_or(u64::MAX).saturating_add(FILES);
+    if needed > limit {
+        return Err(format!(
+            "{n_connections} connections need {needed} open files, but the limit is {limit}; raise it with `ulimit -n`, \
+             or share connections (--streams-per-connection)"
+        ));
+    }
+    Ok(())
 }
 
 /// Runs everything between the first write and the deletion.

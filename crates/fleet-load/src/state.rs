@@ -30,6 +30,8 @@ pub(crate) struct Arrival {
 pub(crate) struct Applied {
     /// The writes that the client now has, and did not have before.
     pub(crate) writes: Vec<u32>,
+    /// The number of these that came only with a newer write of the same resource.
+    pub(crate) replaced: u64,
     /// The resources that came again without a change.
     pub(crate) repeats: u64,
     /// The resources that are older than what the client had.
@@ -136,7 +138,10 @@ impl ClientState {
             applied.writes.push(one);
             match one.checked_sub(step) {
                 // A new client does not count what it never missed.
-                Some(earlier) if *newest > 0 => one = earlier,
+                Some(earlier) if *newest > 0 => {
+                    applied.replaced += u64::from(earlier > *newest);
+                    one = earlier;
+                }
                 _ => break,
             }
         }
@@ -218,7 +223,7 @@ mod tests {
         assert!(state.has_all() && state.has(2) && !state.has(3));
         // Writes 3 and 5 change the same resource.
         let later = applied(&mut state, &[arrival(0, 5)]);
-        assert_eq!(later.writes, [5, 3]);
+        assert_eq!((later.writes, later.replaced), (vec![5, 3], 1));
         assert!(state.has(3) && !state.has(4));
     }
 

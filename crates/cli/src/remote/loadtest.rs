@@ -3,7 +3,7 @@
 use std::{fs, io, io::Write as _, path::PathBuf, sync::Arc};
 
 use chancery_fleet_load::{
-    self as fleet_load, Plan, Protocol, Report, SCENARIOS, Settings, Writer,
+    self as fleet_load, ClientKind, Plan, Protocol, Report, SCENARIOS, Settings, Writer,
 };
 use chancery_model::types;
 use clap::{Args, Subcommand, ValueEnum};
@@ -75,6 +75,12 @@ struct Flags {
     /// Protocol variant of the aggregated streams
     #[arg(long, value_enum)]
     protocol: Option<Variant>,
+    /// IDs of the nodes, where {n} is the number of the client; for servers to which others write
+    #[arg(long, value_name = "ID")]
+    node_id: Option<String>,
+    /// Client that the nodes describe
+    #[arg(long, value_enum)]
+    client: Option<Client>,
     /// Types to which the clients subscribe, such as cds,lds
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     types: Option<Vec<String>>,
@@ -133,6 +139,15 @@ struct Flags {
 enum Variant {
     Delta,
     Sotw,
+}
+
+/// A kind of client.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Client {
+    /// Envoy 1.40
+    Envoy,
+    /// grpc-go 1.85
+    Grpc,
 }
 
 impl LoadTest {
@@ -206,6 +221,7 @@ impl Flags {
         }
         set(&mut plan.clients, self.clients.as_ref());
         set(&mut plan.streams_per_connection, self.streams_per_connection.as_ref());
+        set(&mut plan.node_id, self.node_id.as_ref());
         set(&mut plan.types, self.types.as_ref());
         set(&mut plan.regions, self.regions.as_ref());
         set(&mut plan.slow, self.slow.as_ref());
@@ -217,6 +233,11 @@ impl Flags {
         match self.protocol {
             Some(Variant::Delta) => plan.protocol = Protocol::Delta,
             Some(Variant::Sotw) => plan.protocol = Protocol::Sotw,
+            None => {}
+        }
+        match self.client {
+            Some(Client::Envoy) => plan.client = ClientKind::Envoy,
+            Some(Client::Grpc) => plan.client = ClientKind::Grpc,
             None => {}
         }
         for phase in &mut plan.phases {
@@ -267,6 +288,11 @@ impl Flags {
         }
         if let Some(command) = &self.write_command {
             return Ok(Some(Arc::new(fleet_load::CommandWriter::new(command.clone()))));
+        }
+        if !plan.node_id.is_empty() {
+            let text = "node IDs of your own would share the scope of the test with nodes of others; use --write-command, \
+                        or --rate 0 if others write";
+            return Err(Failure::new(text));
         }
         let client = servers.connect_any().await?;
         Ok(Some(Arc::new(AdminWriter::new(client, run))))
