@@ -113,14 +113,14 @@ pub async fn run(
 /// Fails if the connections of the plan need more.
 fn raise_open_files(plan: &Plan) -> Result<(), String> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // If the limit cannot be raised, the present one counts.
-    drop(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).err());
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let reason = raised.err().map(|error| format!(" ({error})")).unwrap_or_default();
     let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
     let n_connections = plan.clients.div_ceil(plan.streams_per_connection);
     let needed = u64::try_from(n_connections).unwrap_or(u64::MAX).saturating_add(FILES);
     if needed > limit {
         return Err(format!(
-            "{n_connections} connections need {needed} open files, but the limit is {limit}; raise it with `ulimit -n`, \
+            "{n_connections} connections need {needed} open files, but the limit is {limit}{reason}; raise it with `ulimit -n`, \
              or share connections (--streams-per-connection)"
         ));
     }
