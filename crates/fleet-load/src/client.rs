@@ -12,6 +12,7 @@ use chancery_proto::{
     discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Status},
     node::{Locality, Node, UserAgentVersion},
 };
+use chancery_tls::ClientTls;
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use prost::Message as _;
@@ -67,6 +68,8 @@ pub(crate) struct Client {
     is_connected: bool,
     /// The time since which it has its first state.
     since: Option<Instant>,
+    /// The TLS settings of its connection, if they are its own.
+    tls: Option<ClientTls>,
 }
 
 /// Several clients with one connection.
@@ -87,6 +90,7 @@ impl Client {
             state: ClientState::new(resources(plan)),
             is_connected: false,
             since: None,
+            tls: None,
         }
     }
 
@@ -159,6 +163,32 @@ impl Shared {
             types,
             targets,
         })
+    }
+
+    /// Gives the first client of each connection TLS settings of its own.
+    ///
+    /// # Errors
+    /// Fails if there are none for a client.
+    pub(crate) fn identify(
+        &self,
+        of: &dyn Fn(&str) -> Result<ClientTls, String>,
+    ) -> Result<(), String> {
+        let groups = (0..self.plan.clients).step_by(self.plan.streams_per_connection);
+        for n in groups.chain(self.plan.clients..self.clients.len()) {
+            let mut client = self.clients[n].lock();
+            client.tls = Some(of(&client.id)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the targets with the TLS settings of a connection.
+    pub(crate) fn targets_of(&self, group: &Group, targets: &[Target]) -> Vec<Target> {
+        let tls = self.clients[group.clients.start].lock().tls.clone();
+        let own = |target: &Target| match &tls {
+            Some(tls) => target.clone().with_tls(tls.clone()),
+            None => target.clone(),
+        };
+        targets.iter().map(own).collect()
     }
 
     /// Returns the number of clients without references.

@@ -69,7 +69,7 @@ pub(crate) async fn check(shared: &Arc<Shared>, patience: Duration) -> Correctne
     for target in 0..shared.targets.len() {
         let group =
             Group { clients: n + target..n + target + 1, reconnect: Arc::new(Notify::new()) };
-        let only = vec![shared.targets[target].clone()];
+        let only = shared.targets_of(&group, &shared.targets[target..=target]);
         references.spawn(Arc::clone(shared).keep(group, only));
     }
     let deadline = Instant::now() + patience;

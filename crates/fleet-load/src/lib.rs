@@ -24,5 +24,5 @@ pub use correctness::Correctness;
 pub use html::html;
 pub use plan::{ClientKind, Phase, Plan, Protocol, SCENARIOS};
 pub use report::{Generator, Percentiles, PhaseReport, Report, Second};
-pub use run::{Settings, run};
+pub use run::{Identities, Settings, run};
 pub use writer::{CommandWriter, Writer};

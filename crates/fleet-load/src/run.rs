@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chancery_tls::ClientTls;
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
@@ -39,7 +40,7 @@ const FILES: u64 = 100;
 const FIRST_STATE_BATCH: usize = 1000;
 
 /// The server under test, and the threads of the clients.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "functions have no text")]
 pub struct Settings {
     /// The addresses of the xDS ports. Clients use them in turn.
     pub targets: Vec<Target>,
@@ -51,7 +52,13 @@ pub struct Settings {
     pub run: String,
     /// The number of threads with clients.
     pub threads: usize,
+    /// The TLS settings of each client; `None` if all have those of the targets.
+    pub identities: Option<Identities>,
 }
+
+/// Returns the TLS settings of the client with a node ID, or the reason why there are none. The clients of a connection
+/// have the identity of the first.
+pub type Identities = Box<dyn Fn(&str) -> Result<ClientTls, String>>;
 
 /// The load of a thread with clients.
 #[derive(Debug)]
@@ -86,8 +93,12 @@ pub async fn run(
     }
     raise_open_files(&plan)?;
     let n_threads = settings.threads.max(1);
-    let Settings { targets, names, types, run, .. } = settings;
+    let Settings { targets, names, types, run, identities, .. } = settings;
     let shared = Shared::new(plan, run, types, targets);
+    if let Some(identities) = identities {
+        say("making a certificate for each connection");
+        shared.identify(&*identities)?;
+    }
     let done = tokio::select! {
         done = with_writer(&shared, n_threads, writer.as_ref(), &say) => done,
         reason = stop => Err(reason),
@@ -341,7 +352,8 @@ fn run_thread(
         runtime.block_on(async {
             let mut tasks = JoinSet::new();
             for group in groups {
-                tasks.spawn(Arc::clone(shared).keep(group, shared.targets.clone()));
+                let targets = shared.targets_of(&group, &shared.targets);
+                tasks.spawn(Arc::clone(shared).keep(group, targets));
             }
             tasks.spawn(async move {
                 loop {

@@ -98,6 +98,12 @@ impl Target {
     ) -> Self {
         Self { at, host: Some(host.into()), tls, token }
     }
+
+    /// Returns the same port for a client with other TLS settings.
+    #[must_use]
+    pub fn with_tls(self, tls: ClientTls) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
 }
 
 impl From<SocketAddr> for Target {

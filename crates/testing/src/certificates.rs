@@ -47,6 +47,12 @@ impl Ca {
         self.0.pem()
     }
 
+    /// Returns the private key of the authority in PEM.
+    #[must_use]
+    pub fn key_pem(&self) -> String {
+        self.0.key().serialize_pem()
+    }
+
     /// Signs a certificate for servers and clients with these DNS names and IP addresses. `change` adjusts
     /// its parameters.
     ///

@@ -19,6 +19,7 @@ use crate::{
 };
 
 mod goal;
+mod identities;
 mod writer;
 
 /// The arguments of `loadtest`.
@@ -126,6 +127,14 @@ struct Flags {
     /// Find the largest number of clients that meets a goal for the deliveries, such as p99=100ms
     #[arg(long, value_name = "p50|p90|p99|max=TIME")]
     until: Option<Goal>,
+    /// Give each connection a certificate of its own, signed by this CA of clients; PEM
+    ///
+    /// The subject is the node ID of the connection's first client, with the URI spiffe://loadtest/ID.
+    #[arg(long, value_name = "FILE", requires = "client_ca_key")]
+    client_ca: Option<PathBuf>,
+    /// Key of the CA of clients; PEM
+    #[arg(long, value_name = "FILE", requires = "client_ca")]
+    client_ca_key: Option<PathBuf>,
     /// Number of threads with clients
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
@@ -271,9 +280,16 @@ impl Flags {
             let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
             targets.push(link.target(host, at)?);
         }
+        let identities = match (&self.client_ca, &self.client_ca_key) {
+            (Some(ca), Some(key)) => {
+                let ca_of_server = servers.security().files().ca.as_deref();
+                Some(identities::identities(ca, key, ca_of_server)?)
+            }
+            _ => None,
+        };
         let writer = self.writer(&plan, &run, servers).await?;
         let names = self.xds.clone();
-        let settings = Settings { targets, names, types, run, threads: self.threads };
+        let settings = Settings { targets, names, types, run, threads: self.threads, identities };
         fleet_load::run(plan, settings, writer, stopped(), say).await.map_err(Failure::new)
     }
 

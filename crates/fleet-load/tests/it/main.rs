@@ -180,7 +180,14 @@ async fn report(fault: Fault) -> Report {
     let plan =
         Plan { clients: 6, resources: 5, patience: 1.0, phases: vec![phase], ..Plan::default() };
     let types = vec![CLUSTER.to_owned()];
-    let settings = Settings { targets, names, types, run: "loadtest-0".to_owned(), threads: 2 };
+    let settings = Settings {
+        targets,
+        names,
+        types,
+        run: "loadtest-0".to_owned(),
+        threads: 2,
+        identities: None,
+    };
     let writer: Arc<dyn Writer> = Arc::new(server);
     run(plan, settings, Some(writer), std::future::pending(), |_| {}).await.unwrap()
 }

@@ -125,6 +125,9 @@ fn dev_certs_creates_private_keys_and_overwrites_nothing() {
 fn commands_reach_a_replica_with_tls_on_all_ports() {
     let root = tempfile::tempdir().unwrap();
     let certs = Certs::create(root.path());
+    let fleet_ca = Ca::new("fleet");
+    let trusted = fs::read_to_string(certs.path("ca.pem")).unwrap() + &fleet_ca.pem();
+    fs::write(certs.path("ca.pem"), trusted).unwrap();
     let server = certs.start(&root.path().join("data"));
     let admin = format!("https://{}", server.admin);
     let operator = certs.flags("operator");
@@ -148,6 +151,17 @@ fn commands_reach_a_replica_with_tls_on_all_ports() {
     let mirrored = on(&admin, &certs.flags("client"), &mirror, "");
     assert_eq!(mirrored.code, 0, "{mirrored:?}");
     assert!(fs::read_to_string(files.join("cds.json")).unwrap().contains("web"));
+
+    // The clients of a load test have certificates of their own: the operator is no client of the xDS port.
+    let fleet = ["loadtest", "--xds", &xds, "--clients", "4", "--rate", "5", "--seconds", "1"];
+    let [ca, key] = ["fleet.pem", "fleet.key"].map(|name| certs.path(name));
+    fs::write(&ca, fleet_ca.pem()).unwrap();
+    fs::write(&key, fleet_ca.key_pem()).unwrap();
+    let own = ["--client-ca", &ca, "--client-ca-key", &key, "-o", "json"];
+    let done = on(&admin, &operator, &[&fleet[..], &own].concat(), "");
+    let report: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(report["correctness"]["equal"], 4, "{done:?}");
+    assert_eq!(report["phases"][0]["delivery_ms"]["n"], 20, "{done:?}");
 
     let page = metrics(&server, &certs);
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
