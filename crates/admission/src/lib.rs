@@ -33,6 +33,7 @@
 mod access;
 mod assignments;
 mod bootstrap;
+mod clients;
 mod cluster_choice;
 mod collection;
 mod conflicts;

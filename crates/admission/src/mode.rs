@@ -76,7 +76,7 @@ impl Validation {
     /// the scope, and `off` if none does.
     #[must_use]
     pub fn envoy_mode(&self, scope: &ScopeName) -> ValidationMode {
-        match (self.mode(scope), self.profiles.audience(scope).envoy) {
+        match (self.mode(scope), self.profiles.audience(scope).envoy()) {
             (mode, Treatment::Refuse) => mode,
             (ValidationMode::Off, _) | (_, Treatment::Ignore) => ValidationMode::Off,
             (_, Treatment::Warn) => ValidationMode::Warn,

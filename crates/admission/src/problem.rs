@@ -4,7 +4,10 @@ use std::{borrow::Cow, fmt};
 
 use chancery_model::{ScopeName, has_private_key};
 
-use crate::credentials::KEY_MARK;
+use crate::{
+    clients::{Clients, NONE},
+    credentials::KEY_MARK,
+};
 
 /// One problem of an input. `Display` formats it as one line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -88,16 +91,32 @@ pub(crate) struct Fault {
     pub(crate) id: Cow<'static, str>,
     pub(crate) fix: String,
     pub(crate) severity: Severity,
+    /// The clients that the finding concerns; empty for a rule that does not depend on clients.
+    pub(crate) clients: Clients,
 }
 
 /// Whether a problem refuses the resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Severity {
     /// It refuses the resource.
     #[default]
     Error,
+    /// Clients accept the resource, but their calls fail. A guard refuses the resource unless the author confirms it.
+    Effect,
     /// It is only reported.
     Warning,
+}
+
+impl Severity {
+    /// Returns the word in answers.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Effect => "effect",
+            Self::Warning => "warning",
+        }
+    }
 }
 
 impl Fault {
@@ -108,6 +127,7 @@ impl Fault {
             id: Cow::Borrowed(""),
             fix: String::new(),
             severity: Severity::Error,
+            clients: NONE,
         }
     }
 
@@ -155,7 +175,7 @@ impl Place<'_> {
     }
 
     pub(crate) fn problem_of(&self, fault: Fault) -> Problem {
-        let Fault { path, rule, id, fix, severity } = fault;
+        let Fault { path, rule, id, fix, severity, clients: _ } = fault;
         Problem { id: id.into_owned(), fix, severity, ..self.problem(&path, rule) }
     }
 }

@@ -12,6 +12,8 @@ use std::{
 
 use chancery_model::ScopeName;
 
+use crate::clients::{Clients, ENVOY, GRPC, Known, NONE};
+
 /// A kind of client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientKind {
@@ -138,13 +140,17 @@ impl FromStr for ClientProfile {
             let known: Vec<&str> = ClientKind::NAMES.iter().map(|(name, _)| *name).collect();
             return Err(format!("expected {}, found {name:?}", known.join(", ")));
         };
-        let version = match version {
-            None => None,
-            Some(version) => Some(ClientVersion::parse(version).ok_or_else(|| {
-                format!("{version:?} is not a version; write one such as {name}@1.70")
-            })?),
+        let known = Known::of(*kind);
+        let read = |version| {
+            let read = ClientVersion::parse(version).filter(|version| known.contains(*version));
+            read.ok_or_else(|| {
+                let range = known.range();
+                format!(
+                    "the version {version:?} of {name} is unknown; the known versions are {range}"
+                )
+            })
         };
-        Ok(Self { kind: *kind, version })
+        Ok(Self { kind: *kind, version: version.map(read).transpose()? })
     }
 }
 
@@ -233,7 +239,9 @@ impl Profiles {
         } else {
             Treatment::Refuse
         };
-        audience.envoy = audience.envoy.max(envoy);
+        if envoy > audience.envoy() {
+            audience.put(ClientProfile::of(ClientKind::Envoy), envoy);
+        }
         audience.has_envoy |= envoy == Treatment::Refuse;
         audience.is_assumed = !is_known;
         audience
@@ -255,66 +263,74 @@ pub(crate) enum Treatment {
 /// The clients that see a resource, with the treatment of the findings about each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Audience {
-    pub(crate) envoy: Treatment,
+    /// The clients that see the resource, or may see it.
+    seen: Clients,
+    /// The clients whose findings refuse the resource.
+    refusing: Clients,
     /// An Envoy sees the resource, or may see it.
     pub(crate) has_envoy: bool,
-    /// The treatment of findings about gRPC clients, by kind.
-    grpc: [Treatment; 4],
-    /// The oldest known version by kind.
-    versions: [Option<ClientVersion>; 4],
     /// Nothing is known about the clients.
     pub(crate) is_assumed: bool,
 }
 
 impl Audience {
-    /// The kinds of gRPC clients, in the order of their entries.
-    pub(crate) const GRPC: [ClientKind; 4] =
-        [ClientKind::GrpcCpp, ClientKind::GrpcGo, ClientKind::GrpcJava, ClientKind::GrpcNode];
-
     /// Returns the audience of a resource that only gRPC clients can use, in a scope whose clients are unknown.
     pub(crate) fn of_unknown_grpc() -> Self {
-        Self { grpc: [Treatment::Warn; 4], ..Self::default() }
+        let newest =
+            [ClientKind::GrpcCpp, ClientKind::GrpcGo, ClientKind::GrpcJava, ClientKind::GrpcNode];
+        let seen = newest.map(|kind| Clients::of(ClientProfile::of(kind)));
+        Self { seen: seen.into_iter().fold(NONE, |all, one| all | one), ..Self::default() }
     }
 
     /// Returns the audience of a scope without declared or connected clients: Envoy is assumed.
     pub(crate) fn unknown() -> Self {
-        Self { envoy: Treatment::Refuse, has_envoy: true, is_assumed: true, ..Self::default() }
+        let mut audience = Self { has_envoy: true, is_assumed: true, ..Self::default() };
+        audience.put(ClientProfile::of(ClientKind::Envoy), Treatment::Refuse);
+        audience
     }
 
     fn add(&mut self, profile: ClientProfile, treatment: Treatment) {
-        let Some(at) = Self::GRPC.iter().position(|kind| *kind == profile.kind) else {
-            self.envoy = self.envoy.max(treatment);
-            self.has_envoy = true;
-            return;
-        };
-        self.grpc[at] = self.grpc[at].max(treatment);
-        let known = &mut self.versions[at];
-        *known = match (*known, profile.version) {
-            (Some(known), Some(version)) => Some(known.min(version)),
-            // A profile without a version is that of a recent client.
-            (known, version) => known.or(version),
-        };
+        self.put(profile, treatment);
+        self.has_envoy |= profile.kind == ClientKind::Envoy;
+    }
+
+    fn put(&mut self, profile: ClientProfile, treatment: Treatment) {
+        let client = Clients::of(profile);
+        self.seen = self.seen | client.when(treatment >= Treatment::Warn);
+        self.refusing = self.refusing | client.when(treatment == Treatment::Refuse);
+    }
+
+    /// Returns the strictest treatment of a finding about Envoy.
+    pub(crate) fn envoy(&self) -> Treatment {
+        if self.refusing.intersects(ENVOY) {
+            Treatment::Refuse
+        } else if self.seen.intersects(ENVOY) {
+            Treatment::Warn
+        } else {
+            Treatment::Ignore
+        }
     }
 
     /// Returns whether a gRPC client sees the resource.
     pub(crate) fn has_grpc(&self) -> bool {
-        self.grpc != [Treatment::Ignore; 4]
+        self.seen.intersects(GRPC)
     }
 
-    /// Returns the treatment of a finding about the gRPC client at a position of [`Audience::GRPC`].
-    pub(crate) fn grpc(&self, at: usize) -> Treatment {
-        self.grpc[at]
+    /// Returns the clients that see the resource.
+    pub(crate) fn seen(&self) -> Clients {
+        self.seen
     }
 
-    /// Returns the oldest version of the gRPC client at a position of [`Audience::GRPC`].
-    pub(crate) fn version(&self, at: usize) -> Option<ClientVersion> {
-        self.versions[at]
+    /// Returns the clients whose findings refuse the resource.
+    pub(crate) fn refusing(&self) -> Clients {
+        self.refusing
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::{GO, NODE};
 
     fn scope(name: &str) -> ScopeName {
         ScopeName::new(name).unwrap()
@@ -332,7 +348,16 @@ mod tests {
         assert_eq!(profile("grpc-go@1.70.2-dev").to_string(), "grpc-go@1.70");
         let refused = |text: &str| text.parse::<ClientProfile>().unwrap_err();
         assert!(refused("grpc").starts_with("expected envoy, grpc-cpp"), "{}", refused("grpc"));
-        assert!(refused("grpc-go@new").contains("write one such as grpc-go@1.70"));
+        for unknown in ["envoy@0.1", "envoy@1.35", "envoy@1.41", "envoy@1", "envoy@new", "envoy@"] {
+            let expected = format!(
+                "the version {:?} of envoy is unknown; the known versions are 1.36 to 1.40 (measured: 1.36.4, \
+                 1.37.0, 1.38.3, 1.39.3, 1.40.0)",
+                unknown.split_once('@').unwrap().1
+            );
+            assert_eq!(refused(unknown), expected);
+        }
+        assert!(refused("grpc-java@1.69").contains("known versions are 1.70 to 1.85"));
+        assert!(refused("grpc-java@1.86").contains("known versions are 1.70 to 1.85"));
     }
 
     /// The user agents are those that real clients report.
@@ -370,21 +395,18 @@ mod tests {
 
     #[test]
     fn declared_clients_refuse_and_other_connected_clients_warn() {
-        let audience = profiles(&["grpc-go@1.70"], &["envoy@1.40", "grpc-go@1.60"], 0);
+        let audience = profiles(&["grpc-go@1.70"], &["envoy@1.40", "grpc-go@1.85"], 0);
         let audience = audience.audience(&scope("a"));
-        assert_eq!(audience.envoy, Treatment::Warn);
-        assert_eq!(
-            audience.grpc,
-            [0, 2, 0, 0].map(|n| [Treatment::Ignore, Treatment::Warn, Treatment::Refuse][n])
-        );
-        assert_eq!(audience.version(1), Some(ClientVersion { major: 1, minor: 60 }));
+        assert_eq!(audience.envoy(), Treatment::Warn);
+        assert_eq!(audience.refusing(), GO.until(76));
+        assert_eq!(audience.seen(), GO | ENVOY.since(40));
     }
 
     #[test]
     fn unknown_clients_count_as_envoy() {
         for other_replicas in [0, 2] {
             let audience = profiles(&[], &[], other_replicas).audience(&scope("a"));
-            assert_eq!((audience.envoy, audience.has_grpc()), (Treatment::Refuse, false));
+            assert_eq!((audience.envoy(), audience.has_grpc()), (Treatment::Refuse, false));
             assert!(audience.is_assumed);
         }
     }
@@ -394,7 +416,7 @@ mod tests {
     fn connected_grpc_clients_leave_envoy_rules_as_warnings_on_a_single_replica() {
         for (other_replicas, expected) in [(0, Treatment::Warn), (2, Treatment::Refuse)] {
             let audience = profiles(&[], &["grpc-node"], other_replicas).audience(&scope("a"));
-            assert_eq!((audience.envoy, audience.grpc(3)), (expected, Treatment::Refuse));
+            assert_eq!((audience.envoy(), audience.refusing() & GRPC), (expected, NODE));
             assert_eq!(audience.has_envoy, other_replicas > 0);
             assert!(!audience.is_assumed);
         }
@@ -406,8 +428,7 @@ mod tests {
         let elsewhere = profiles(&[], &["envoy@1.40", "grpc-go@1.70", "grpc-go@1.85"], 0);
         let all = Profiles { connected_elsewhere: elsewhere.connected, ..here };
         let audience = all.audience(&scope("a"));
-        assert_eq!((audience.envoy, audience.grpc(1)), (Treatment::Refuse, Treatment::Refuse));
-        assert_eq!(audience.version(1), Some(ClientVersion { major: 1, minor: 70 }));
+        assert_eq!(audience.refusing(), GO | ENVOY.since(40));
         let profiles: Vec<String> =
             all.of_scope(&scope("a")).1.iter().map(ToString::to_string).collect();
         assert_eq!(profiles, ["envoy@1.40", "grpc-go@1.70", "grpc-go@1.85"]);

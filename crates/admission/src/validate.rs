@@ -44,14 +44,21 @@ pub(crate) fn findings(
 ) -> (Vec<Fault>, Vec<Fault>) {
     let found = || {
         let mut faults = check(audience, &draft.key.type_url, &draft.body);
-        if audience.envoy > Treatment::Ignore {
+        if audience.envoy() > Treatment::Ignore {
             spelled_references(&draft.key, &draft.body, &mut faults);
         }
         faults
     };
     match mode {
         ValidationMode::Off => (Vec::new(), Vec::new()),
-        ValidationMode::Warn => (Vec::new(), found()),
+        ValidationMode::Warn => {
+            let mut faults = found();
+            // Nothing refuses an effect either.
+            for fault in faults.iter_mut().filter(|fault| fault.severity == Severity::Effect) {
+                fault.severity = Severity::Warning;
+            }
+            (Vec::new(), faults)
+        }
         ValidationMode::Enforce => {
             found().into_iter().partition(|fault| fault.severity == Severity::Error)
         }
@@ -77,13 +84,10 @@ pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<
         faults.extend(other_kind(type_url, body));
         return faults;
     }
-    if audience.envoy > Treatment::Ignore {
-        let mut findings = Findings::default();
+    if audience.envoy() > Treatment::Ignore {
+        let mut findings = Findings::new(audience);
         walk::message(&message, &mut findings);
         faults = findings.into_faults();
-    }
-    if audience.envoy == Treatment::Warn {
-        faults.iter_mut().for_each(|fault| fault.severity = Severity::Warning);
     }
     grpc::check(audience, &message, body, &mut faults);
     faults

@@ -56,6 +56,7 @@ mod convert;
 mod converters;
 mod duration;
 mod error;
+mod java;
 mod model;
 mod notes;
 mod outlier;

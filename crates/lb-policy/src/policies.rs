@@ -94,7 +94,7 @@ fn check_header(name: &str) -> Result<(), String> {
     }
 }
 
-fn least_request(fields: &Fields<'_>) -> Result<(), ConvertError> {
+pub(crate) fn least_request(fields: &Fields<'_>) -> Result<(), ConvertError> {
     match fields.uint32("choiceCount")? {
         Some(count @ (0 | 1)) => {
             Err(fields.error("choiceCount", format!("the count is {count}; set at least 2")))

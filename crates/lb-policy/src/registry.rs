@@ -11,6 +11,7 @@ use crate::{
     convert::{Context, Converter, LEVELS_MAX, Support, decode_at, walk},
     converters,
     error::ConvertError,
+    java,
     model::{self, Model},
     names::{self, types},
     policies,
@@ -43,7 +44,8 @@ pub enum Client {
     CCore,
     /// Go: no random_subsetting from xDS; a legacy LEAST_REQUEST has no locality policy.
     Go,
-    /// Java: 17 levels of policies.
+    /// Java: no random_subsetting from xDS; sizes of a ring are capped; any penalty of weighted_round_robin;
+    /// 17 levels of policies.
     Java,
     /// Node: no least_request and no random_subsetting; 17 levels of policies; sizes of a ring only in
     /// the legacy policy.
@@ -90,7 +92,7 @@ impl Registry {
                 .with_built_in(names::RING_HASH, policies::ring_hash_of_go)
                 .without_converter(types::RANDOM_SUBSETTING)
                 .with_legacy_least_request(LegacyLeastRequest::Bare),
-            Client::Java => Self { levels_max: LEVELS_MAX + 1, ..all },
+            Client::Java => all.of_java(),
             Client::Node => Self { levels_max: LEVELS_MAX + 1, ..all }
                 .without_converter(types::LEAST_REQUEST)
                 .without_policy(names::LEAST_REQUEST)
@@ -99,6 +101,21 @@ impl Registry {
                 .with_converter(types::RING_HASH, converters::ring_hash_without_sizes)
                 .with_legacy_least_request(LegacyLeastRequest::Rejected),
         }
+    }
+
+    fn of_java(mut self) -> Self {
+        self.levels_max = LEVELS_MAX + 1;
+        self.with_built_in(names::RING_HASH, java::check_ring_hash)
+            .with_built_in(names::WEIGHTED_ROUND_ROBIN, java::check_weighted)
+            .with_built_in(names::LEAST_REQUEST, java::check_least_request)
+            .with_built_in(names::CLUSTER_MANAGER, java::check_cluster_manager)
+            .without_policy(names::OVERRIDE_HOST)
+            .without_policy(names::RLS)
+            .without_converter(types::RANDOM_SUBSETTING)
+            .with_converter(types::RING_HASH, java::ring_hash)
+            .with_converter(types::WEIGHTED_ROUND_ROBIN, java::weighted)
+            .with_converter(types::TYPED_STRUCT, java::typed_struct)
+            .with_converter(types::UDPA_TYPED_STRUCT, java::typed_struct)
     }
 
     fn of_c_core(mut self) -> Self {

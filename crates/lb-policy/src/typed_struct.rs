@@ -38,7 +38,7 @@ pub(crate) fn convert(
     Ok(Some(LbConfig { name: name.to_owned(), config: Json::Object(config) }))
 }
 
-fn object(value: Struct) -> Result<Map<String, Json>, ConvertError> {
+pub(crate) fn object(value: Struct) -> Result<Map<String, Json>, ConvertError> {
     let fields = value.fields.into_iter();
     fields
         .map(|(key, value)| match json(value) {

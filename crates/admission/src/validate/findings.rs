@@ -3,8 +3,10 @@
 use std::{borrow::Cow, fmt::Write};
 
 use crate::{
+    clients::{Clients, ENVOY},
     node::named,
     problem::{Fault, Severity, suggestion},
+    profile::Audience,
 };
 
 /// The maximum number of findings that are kept of one resource.
@@ -19,8 +21,10 @@ pub(crate) enum Step<'a> {
 }
 
 /// Collects findings. The path leads to the message that is being checked.
-#[derive(Default)]
 pub(crate) struct Findings<'a> {
+    audience: Audience,
+    /// The versions of Envoy to which the rules of the part that is being checked apply.
+    clients: Clients,
     path: Vec<Step<'a>>,
     faults: Vec<Fault>,
     /// Clients ignore the part that is being checked.
@@ -29,7 +33,44 @@ pub(crate) struct Findings<'a> {
     is_unchecked: bool,
 }
 
+impl Default for Findings<'_> {
+    fn default() -> Self {
+        Self::new(Audience::unknown())
+    }
+}
+
 impl<'a> Findings<'a> {
+    /// Returns no findings, for an audience.
+    pub(crate) fn new(audience: Audience) -> Self {
+        Self {
+            audience,
+            clients: ENVOY,
+            path: Vec::new(),
+            faults: Vec::new(),
+            is_unused: false,
+            is_unchecked: false,
+        }
+    }
+
+    /// Returns no findings, for a part that is checked on its own.
+    pub(crate) fn inner<'b>(&self) -> Findings<'b> {
+        Findings { clients: self.clients, ..Findings::new(self.audience) }
+    }
+
+    /// Returns whether one of these versions of Envoy sees the resource.
+    pub(crate) fn has(&self, clients: Clients) -> bool {
+        (self.clients & self.audience.seen()).intersects(clients)
+    }
+
+    /// Runs a check whose rules apply only to some versions of Envoy.
+    pub(crate) fn only<T>(&mut self, clients: Clients, check: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.clients;
+        self.clients = outer & clients;
+        let result = check(self);
+        self.clients = outer;
+        result
+    }
+
     /// Runs a check of a part.
     pub(crate) fn at<T>(&mut self, step: Step<'a>, check: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(step);
@@ -163,10 +204,20 @@ impl<'a> Findings<'a> {
     }
 
     fn add(&mut self, severity: Severity, id: Cow<'static, str>, rule: String, fix: String) {
-        let severity = if self.is_unused { Severity::Warning } else { severity };
+        let clients = self.clients;
+        if !self.has(clients) {
+            return;
+        }
+        let is_refused = !self.is_unused && clients.intersects(self.audience.refusing());
+        let severity = if is_refused { severity } else { Severity::Warning };
         if has_space(&mut self.faults, severity) {
             let path = self.path();
-            self.faults.push(Fault { path, rule, id, fix, severity });
+            let rule = if clients == ENVOY {
+                rule
+            } else {
+                format!("{rule}; {} would reject this resource", clients.names(clients).concat())
+            };
+            self.faults.push(Fault { path, rule, id, fix, severity, clients });
         }
     }
 
@@ -181,13 +232,13 @@ impl<'a> Findings<'a> {
 }
 
 /// Makes space for a finding, and returns whether there is any. An error replaces the last warning, because
-/// warnings must not hide an error.
+/// warnings must not hide an error, nor an effect.
 pub(super) fn has_space(faults: &mut Vec<Fault>, severity: Severity) -> bool {
     if faults.len() < FINDINGS_MAX {
         return true;
     }
-    let last_warning = faults.iter().rposition(|fault| fault.severity == Severity::Warning);
-    match last_warning.filter(|_| severity == Severity::Error) {
+    let last_warning = faults.iter().rposition(|fault| fault.severity > severity);
+    match last_warning {
         Some(at) => {
             faults.remove(at);
             true

@@ -15,6 +15,7 @@ mod listener;
 mod lookup;
 mod manager;
 mod matchers;
+mod metadata;
 mod policy;
 mod rbac;
 mod retry;

@@ -111,7 +111,7 @@ fn typed<'m>(holder: &'m Message<'_>, findings: &mut Findings<'m>) {
         Ok(content) => content,
         Err(error) => return findings.refuse("typed_struct", error),
     };
-    let mut inner = Findings::default();
+    let mut inner = findings.inner();
     inner.field("value", |inner| message(&content, inner));
     findings.adopt(inner.into_faults().into_iter());
 }

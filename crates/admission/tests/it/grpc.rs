@@ -9,6 +9,7 @@ use chancery_model::ScopeName;
 use serde_json::{Value as Json, json};
 
 mod filters;
+mod java;
 mod listener;
 mod plugins;
 mod route;
@@ -139,7 +140,9 @@ fn cluster_of_another_type_is_refused() {
         ),
         (
             aggregate(own, &json!({})),
-            &["cluster_type.typed_config.clusters: grpc.aggregate_empty: C++, Go, Java, Node"],
+            &[
+                "cluster_type.typed_config.clusters: grpc.aggregate_empty: C++, Go, Java 1.75 and later, Node",
+            ],
         ),
         (
             aggregate("mine", &json!({"clusters": ["a"]})),
@@ -423,7 +426,7 @@ fn localities_with_gaps_duplicates_or_large_sums_are_refused() {
             assignment(&json!([locality("a", &large), locality("b", &json!({}))])),
             &[
                 "endpoints: grpc.locality_weights: Node",
-                "endpoints: grpc.locality_weights: C++, Go, Java",
+                "endpoints: grpc.locality_weights: C++, Go",
             ],
         ),
     ]);
@@ -462,24 +465,24 @@ fn endpoint_without_a_usable_address_is_refused() {
         ),
     ]);
     let at = "endpoints[0].lb_endpoints[0]";
-    let socket = "endpoint.address.socket_address";
+    let (socket, java) = ("endpoint.address.socket_address", "Java 1.74 and later");
     assert_refused(&[
         (
             of(&json!([endpoint("web.example", 80)])),
-            &[&format!("{at}.{socket}.address: grpc.address: C++, Node")],
+            &[&format!("{at}.{socket}.address: grpc.address: C++, {java}, Node")],
         ),
         // C-core skips an endpoint that it would not use.
         (
             of(&json!([unhealthy(&json!({"health_status": "UNHEALTHY"}))])),
-            &[&format!("{at}.{socket}.address: grpc.address: Node")],
+            &[&format!("{at}.{socket}.address: grpc.address: {java}, Node")],
         ),
         (
             of(&json!([endpoint("10.0.0.1", 70000)])),
-            &[&format!("{at}.{socket}.port_value: grpc.address: C++")],
+            &[&format!("{at}.{socket}.port_value: grpc.address: C++, Java")],
         ),
         (
             of(&json!([{"endpoint": {"address": {"pipe": {"path": "/a"}}}}])),
-            &[&format!("{at}.{socket}: grpc.address: C++, Node")],
+            &[&format!("{at}.{socket}: grpc.address: C++, {java}, Node")],
         ),
         (
             of(&json!([{"endpoint_name": "a"}])),

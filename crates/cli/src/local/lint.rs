@@ -175,8 +175,5 @@ impl Findings {
 
 /// Returns the word for a severity, in text and in SARIF.
 pub(super) fn word(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-    }
+    severity.word()
 }

@@ -3,8 +3,8 @@
 use chancery_lb_policy::{
     Client, LbConfig, MESSAGE_BYTES_MAX, Reason, Registry,
     proto::{
-        ClientSideWeightedRoundRobin, LoadBalancingPolicy, Policy, RingHash, TypedExtensionConfig,
-        prost_types::Duration,
+        ClientSideWeightedRoundRobin, LeastRequest, LoadBalancingPolicy, Policy, RandomSubsetting,
+        RingHash, TypedExtensionConfig, prost_types::Duration,
     },
     types,
 };
@@ -303,6 +303,45 @@ fn policies_depend_on_the_client() {
     // A converter that returns a policy which the client lacks gives an error, not a skip.
     let odd = Registry::default().without_policy("least_request_experimental");
     assert!(odd.convert(&least_request).is_err());
+}
+
+/// LB-15: the converter of Java has no random_subsetting, caps rings, and reads numbers as signed ones.
+#[test]
+fn java_differs_from_the_specification() {
+    let java = Registry::of_client(Client::Java);
+    let accepts = |registry: &Registry, policy| registry.convert(&list([policy])).is_ok();
+    let subsetting =
+        RandomSubsetting { subset_size: Some(3), child_policy: Some(list([round_robin()])) };
+    let ring = |minimum_ring_size, maximum_ring_size| {
+        let message = RingHash { hash_function: 1, minimum_ring_size, maximum_ring_size };
+        any(types::RING_HASH, &message)
+    };
+    let weighted = ClientSideWeightedRoundRobin {
+        error_utilization_penalty: Some(-1.0),
+        ..Default::default()
+    };
+    let choices = |choice_count| any(types::LEAST_REQUEST, &LeastRequest { choice_count });
+    let named = |name: &str, value| typed_struct(&format!("type.googleapis.com/{name}"), &value);
+    let child = json!({ "childPolicy": [{ "round_robin": {} }] });
+    for (policy, by_java, by_specification) in [
+        (any(types::RANDOM_SUBSETTING, &subsetting), false, true),
+        (ring(Some(9_000_000), None), true, false),
+        (ring(None, Some(512)), false, false),
+        (ring(Some(10), Some(5)), false, false),
+        (ring(Some(5), Some(10)), true, true),
+        (any(types::WEIGHTED_ROUND_ROBIN, &weighted), true, false),
+        (choices(Some(2_147_483_648)), false, true),
+        (choices(Some(2_147_483_647)), true, true),
+        (named("wrr_locality_experimental", child.clone()), true, false),
+        (named("xds_wrr_locality_experimental", child), false, true),
+        (named("weighted_target_experimental", json!({})), false, true),
+    ] {
+        assert_eq!(accepts(&java, policy.clone()), by_java, "{policy:?}");
+        assert_eq!(accepts(&Registry::default(), policy.clone()), by_specification, "{policy:?}");
+    }
+    // The next policy is used in place of one that Java does not have.
+    let policies = list([any(types::RANDOM_SUBSETTING, &subsetting), round_robin()]);
+    assert_eq!(java.convert(&policies).unwrap().name, "round_robin");
 }
 
 /// LB-15: the rules of C-core that are stricter than those of other clients, as observed.

@@ -50,6 +50,25 @@ pub(super) fn check(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules
     let fix = "add a filter chain, or give default_filter_chain";
     rules.refuse(&list, clients & clients_without, "grpc.filter_chains", reason, fix);
     overlaps(listener, clients, &list, rules);
+    repeated_names(listener, clients, &list, rules);
+}
+
+/// Java needs unique names. It calls a chain without a name `chain_` and its index.
+fn repeated_names(listener: &Message<'_>, clients: Clients, list: &At<'_>, rules: &mut Rules) {
+    let mut names = HashSet::new();
+    for (index, chain) in listener.messages("filter_chains").enumerate() {
+        let name = match chain.text("name") {
+            "" => format!("chain_{index}"),
+            name => name.to_owned(),
+        };
+        let at = list.index(index);
+        let reason = format!("another filter chain has the name {}", shown(&name));
+        if !names.insert(name) {
+            let fix = "give each filter chain its own name";
+            let java = clients & JAVA.since(72);
+            rules.refuse(&at.field("name"), java, "grpc.filter_chain_name", reason, fix);
+        }
+    }
 }
 
 fn chain(chain: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
@@ -132,7 +151,7 @@ fn ranges(criteria: &Message<'_>, field: &str, clients: Clients, at: &At<'_>, ru
         let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
         // Go reads an IPv4 address in an IPv6 address as one of IPv4.
         let max = bits(ip).min(bits(ip.to_canonical()));
-        let refusing = GO.when(len > max) | JAVA.when(len > bits(ip));
+        let refusing = GO.when(len > max);
         let reason = format!("the prefix is longer than {max} bits");
         rules.refuse(&at.field("prefix_len"), clients & refusing, ID, reason, "");
     }
@@ -153,17 +172,23 @@ struct Combination<'m> {
 
 /// No two chains match the same connections, and no chain matches them twice.
 fn overlaps(listener: &Message<'_>, clients: Clients, list: &At<'_>, rules: &mut Rules) {
-    // Node compares all chains with criteria. The others compare the chains that they can use.
-    let (mut by_node, mut by_others) = (HashMap::new(), HashMap::new());
+    // Node compares all chains with criteria, and Java all chains. The others compare the chains that they can use.
+    let (mut by_node, mut by_java, mut by_others) =
+        (HashMap::new(), HashMap::new(), HashMap::new());
     for (index, chain) in listener.messages("filter_chains").enumerate() {
         let criteria = chain.message("filter_chain_match");
         let node = NODE.when(criteria.is_some());
-        let others = (CPP | GO | JAVA).when(is_usable(chain));
+        let others = (CPP | GO).when(is_usable(chain));
         let find = |client, seen: &mut _| match rules.seen_by(clients & client) {
             NONE => None,
-            _ => earliest(seen, criteria, index),
+            // Java compares the addresses with the bits that do not count.
+            _ => earliest(seen, criteria, index, client != JAVA),
         };
-        let (of_node, of_others) = (find(node, &mut by_node), find(others, &mut by_others));
+        let found = [
+            (find(others, &mut by_others), others),
+            (find(JAVA, &mut by_java), JAVA),
+            (find(node, &mut by_node), node),
+        ];
         let mut refuse = |first, clients| match first {
             None => {}
             Some(first) if first == index => {
@@ -179,11 +204,13 @@ fn overlaps(listener: &Message<'_>, clients: Clients, list: &At<'_>, rules: &mut
                 rules.refuse(&list.index(index), clients, "grpc.filter_chain_match", reason, fix);
             }
         };
-        if of_node == of_others {
-            refuse(of_node, clients & (node | others));
-        } else {
-            refuse(of_others, clients & others);
-            refuse(of_node, clients & node);
+        // Clients with the same verdict share a finding.
+        let mut left = ALL;
+        for (first, _) in found {
+            let same = found.into_iter().filter(|(other, _)| *other == first);
+            let all = same.fold(NONE, |all, (_, client)| all | client) & left;
+            refuse(first, clients & all);
+            left = left - all;
         }
     }
 }
@@ -193,9 +220,11 @@ fn earliest<'m>(
     seen: &mut HashMap<Combination<'m>, usize>,
     criteria: Option<&Message<'m>>,
     index: usize,
+    is_masked: bool,
 ) -> Option<usize> {
     let mut first = None;
-    for combination in combinations(criteria, COMBINATIONS_MAX.saturating_sub(seen.len())) {
+    let max = COMBINATIONS_MAX.saturating_sub(seen.len());
+    for combination in combinations(criteria, max, is_masked) {
         match seen.entry(combination) {
             Entry::Occupied(earlier) => first = first.or(Some(*earlier.get())),
             Entry::Vacant(entry) => drop(entry.insert(index)),
@@ -205,10 +234,15 @@ fn earliest<'m>(
 }
 
 /// Returns the combinations of criteria; none if there are more than `max`.
-fn combinations<'m>(criteria: Option<&Message<'m>>, max: usize) -> Vec<Combination<'m>> {
+fn combinations<'m>(
+    criteria: Option<&Message<'m>>,
+    max: usize,
+    is_masked: bool,
+) -> Vec<Combination<'m>> {
     let ranges = |field| {
         let ranges = criteria.into_iter().flat_map(|criteria| criteria.messages(field));
-        or_none(ranges.filter_map(range).map(Some).collect(), None)
+        let read = |one: &Message<'_>| range(one, is_masked);
+        or_none(ranges.filter_map(read).map(Some).collect(), None)
     };
     let texts = |field| {
         or_none(criteria.into_iter().flat_map(|criteria| criteria.texts(field)).collect(), "")
@@ -248,14 +282,17 @@ fn or_none<T>(list: Vec<T>, none: T) -> Vec<T> {
     if list.is_empty() { vec![none] } else { list }
 }
 
-/// Returns the bits of a range that count, and their number. The addresses of IPv4 follow those of IPv6.
-fn range(range: &Message<'_>) -> Option<(u128, u64)> {
+/// Returns the bits of a range that count, or all bits, and their number. The addresses of IPv4 follow those of IPv6.
+fn range(range: &Message<'_>, is_masked: bool) -> Option<(u128, u64)> {
     let ip = endpoint::ip(range.text("address_prefix"))?;
     let len = range.wrapped("prefix_len").unwrap_or(0);
     let (bits, size) = match ip {
         std::net::IpAddr::V4(ip) => (u128::from(u32::from(ip)), 32),
         std::net::IpAddr::V6(ip) => (u128::from(ip), 128),
     };
+    if !is_masked {
+        return Some((bits, len + 1000 * size));
+    }
     let len = len.min(size);
     let masked = bits.checked_shr(u32::try_from(size - len).unwrap_or(u32::MAX)).unwrap_or(0);
     // The size separates the two families.

@@ -1,11 +1,8 @@
 //! Clusters (GRPCV-40 to -50).
 
 use super::{
-    policy,
-    rules::{
-        ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, bad_struct_url, extension, is_duration,
-        is_own_source,
-    },
+    metadata, policy,
+    rules::{ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, extension, is_duration, is_own_source},
     tls,
 };
 use crate::validate::tree::Message;
@@ -18,7 +15,6 @@ const AGGREGATE: &str = "envoy.clusters.aggregate";
 const AGGREGATE_CONFIG: &str = "envoy.extensions.clusters.aggregate.v3.ClusterConfig";
 const UPSTREAM_TLS: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-const AUDIENCE: &str = "envoy.extensions.filters.http.gcp_authn.v3.Audience";
 /// The name of a transport socket with TLS.
 pub(super) const TLS_SOCKET: &str = "envoy.transport_sockets.tls";
 
@@ -49,6 +45,16 @@ pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut
         },
     }
     policy::check(cluster, body, at, rules);
+    if let Some(metadata) = cluster.message("metadata") {
+        metadata::check(metadata, &at.field("metadata"), rules);
+    }
+    // Java reads none of the other fields of an aggregate cluster.
+    let readers = ALL - JAVA.when(cluster.has("cluster_type"));
+    rules.only(readers, |rules| connections(cluster, at, rules));
+}
+
+/// Checks how clients connect to the endpoints of a cluster.
+fn connections(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if cluster.has("transport_socket_matches") {
         let reason = "gRPC does not support transport_socket_matches";
         let fix = "use transport_socket";
@@ -68,9 +74,6 @@ pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut
     }
     if let Some(config) = cluster.message("upstream_config") {
         upstream_config(config, &at.field("upstream_config"), rules);
-    }
-    if let Some(metadata) = cluster.message("metadata") {
-        self::metadata(metadata, &at.field("metadata"), rules);
     }
 }
 
@@ -96,7 +99,8 @@ fn custom_type(custom: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         .is_some_and(|content| content.kind.name == AGGREGATE_CONFIG && !content.has("clusters"))
     {
         let reason = "an aggregate cluster needs at least one underlying cluster";
-        rules.refuse(&at_config.field("clusters"), ALL, "grpc.aggregate_empty", reason, "");
+        let clients = ALL - JAVA.until(75);
+        rules.refuse(&at_config.field("clusters"), clients, "grpc.aggregate_empty", reason, "");
     }
 }
 
@@ -209,22 +213,5 @@ fn upstream_config(config: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if timeout.is_some_and(|timeout| !is_duration(timeout)) {
         let at = at.field("common_http_protocol_options");
         rules.refuse(&at.field("idle_timeout"), CPP, ID, DURATION, "");
-    }
-}
-
-/// Known types of metadata have to be valid (gRFC A83).
-fn metadata(metadata: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
-    for entry in metadata.messages("typed_filter_metadata") {
-        let (at, key) = (at.field("typed_filter_metadata"), entry.text("key"));
-        let at = at.key(key);
-        if let Some(reason) = entry.message("value").and_then(bad_struct_url) {
-            rules.refuse(&at, CPP, "grpc.metadata", reason, "");
-        }
-        let is_empty =
-            |content: &Message<'_>| content.kind.name == AUDIENCE && content.text("url").is_empty();
-        if entry.any("value").is_some_and(is_empty) {
-            let reason = "the audience has no url";
-            rules.refuse(&at.field("url"), CPP | JAVA, "grpc.metadata", reason, "give url");
-        }
     }
 }

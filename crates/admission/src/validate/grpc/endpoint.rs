@@ -6,10 +6,17 @@ use std::{
     net::IpAddr,
 };
 
-use super::rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules};
+use super::{
+    metadata,
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules},
+};
 use crate::{node::shown, validate::tree::Message};
 
 const WEIGHTS_MAX: u64 = u32::MAX as u64;
+/// Before 1.74, Java resolves the text of an address by DNS.
+const JAVA_WITHOUT_DNS: Clients = JAVA.since(74);
+/// The versions of Java that read the metadata of localities and endpoints.
+const JAVA_WITH_METADATA: Clients = JAVA.since(72);
 
 /// The health states of endpoints that C-core reads: UNKNOWN, HEALTHY and DRAINING.
 const HEALTH_OF_CPP: [u64; 3] = [0, 1, 3];
@@ -40,7 +47,12 @@ pub(super) fn check(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         if let Some(leds) = locality.message("leds_cluster_locality_config") {
             leds_source(leds, &at.field("leds_cluster_locality_config"), rules);
         }
-        let clients = rules.seen_by(readers(locality));
+        let clients = readers(locality);
+        if let Some(own) = locality.message("metadata") {
+            rules.only(clients & JAVA_WITH_METADATA, |rules| {
+                metadata::check(own, &at.field("metadata"), rules);
+            });
+        }
         endpoint_weights(locality, clients, &at, rules);
         for (position, endpoint) in locality.messages("lb_endpoints").enumerate() {
             let list = at.field("lb_endpoints");
@@ -55,12 +67,12 @@ pub(super) fn check(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
 
 /// The priorities have no gaps, and the sum of the weights of each fits into 32 bits.
 fn priorities(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
-    for clients in [NODE, ALL - NODE] {
+    for readers in [NODE, ALL - NODE] {
         let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
         for locality in assignment.messages("endpoints") {
             // Node skips only localities without a name.
             let is_read =
-                if clients == NODE { locality.has("locality") } else { weight(locality) > 0 };
+                if readers == NODE { locality.has("locality") } else { weight(locality) > 0 };
             if is_read {
                 let sum = sums.entry(locality.bits("priority")).or_default();
                 *sum = sum.saturating_add(weight(locality));
@@ -71,13 +83,13 @@ fn priorities(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
             priorities.into_iter().find(|(at, present)| at != *present)
         {
             let reason = format!("there is a priority {present}, but no priority {missing}");
-            rules.refuse(at, clients, "priority.gap", reason, "number the priorities from 0");
+            rules.refuse(at, readers, "priority.gap", reason, "number the priorities from 0");
         }
         for (priority, sum) in sums.into_iter().filter(|(_, sum)| *sum > WEIGHTS_MAX) {
             let reason = format!(
                 "the sum of the weights of priority {priority} is {sum}, but may be at most {WEIGHTS_MAX}"
             );
-            rules.refuse(at, clients, "grpc.locality_weights", reason, "");
+            rules.refuse(at, readers - JAVA, "grpc.locality_weights", reason, "");
         }
     }
 }
@@ -110,8 +122,8 @@ fn endpoint_weights(locality: &Message<'_>, clients: Clients, at: &At<'_>, rules
         let reason = format!(
             "the sum of the weights of the endpoints is {sum}, but may be at most {WEIGHTS_MAX}"
         );
-        let go = rules.since(GO, 1, 76);
-        rules.refuse(&at.field("lb_endpoints"), clients & go, "grpc.endpoint_weights", reason, "");
+        let go = clients & GO.since(76);
+        rules.refuse(&at.field("lb_endpoints"), go, "grpc.endpoint_weights", reason, "");
     }
     for (index, endpoint) in endpoints().enumerate() {
         if endpoint.wrapped("load_balancing_weight") == Some(0) {
@@ -148,6 +160,11 @@ impl<'m> Addresses<'m> {
     /// Checks the addresses of an endpoint (GRPCV-61 and -66).
     fn check(&mut self, lb: &Message<'m>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
         let clients = clients - CPP.when(!is_read_by_cpp(lb));
+        if let Some(own) = lb.message("metadata") {
+            rules.only(clients & JAVA_WITH_METADATA, |rules| {
+                metadata::check(own, &at.field("metadata"), rules);
+            });
+        }
         let at = at.field("endpoint");
         let Some(endpoint) = lb.message("endpoint") else {
             self.compare("", 0, clients & GO, &at, rules);
@@ -174,7 +191,8 @@ impl<'m> Addresses<'m> {
         let at = at.field("socket_address");
         let Some(socket) = address.and_then(|address| address.message("socket_address")) else {
             self.compare("", 0, clients & GO, &at, rules);
-            let readers = clients & (CPP | NODE | JAVA.when(address.is_none()));
+            let java = if address.is_none() { JAVA } else { JAVA_WITHOUT_DNS };
+            let readers = clients & (CPP | NODE | java);
             let fix = "give socket_address with an IP address and a port";
             return rules.refuse(&at, readers, ID, "the endpoint has no socket_address", fix);
         };
@@ -182,11 +200,12 @@ impl<'m> Addresses<'m> {
         if ip(text).is_none() {
             let reason = format!("{} is not an IP address", shown(text));
             let fix = "use an IP address, or a cluster of type LOGICAL_DNS";
-            rules.refuse(&at.field("address"), clients & (CPP | NODE), ID, reason, fix);
+            let readers = clients & (CPP | NODE | JAVA_WITHOUT_DNS);
+            rules.refuse(&at.field("address"), readers, ID, reason, fix);
         }
         if port > 65535 {
             let reason = format!("the port {port} is above 65535");
-            rules.refuse(&at.field("port_value"), clients & CPP, ID, reason, "");
+            rules.refuse(&at.field("port_value"), clients & (CPP | JAVA), ID, reason, "");
         }
         if !socket.has("port_value") {
             let reason = "the endpoint has no port number";
@@ -210,13 +229,14 @@ impl<'m> Addresses<'m> {
                 (first, found) = (known, found | client);
             }
         };
-        if clients.contains(CPP)
+        let seen_by = rules.seen_by(clients);
+        if seen_by.intersects(CPP)
             && let Some(ip) = ip(text)
         {
             add(known(&mut self.of_cpp, (ip, port), place), CPP);
         }
         for (client, seen) in [(GO, &mut self.of_go), (NODE, &mut self.of_node)] {
-            if clients.contains(client) {
+            if seen_by.intersects(client) {
                 add(known(seen, (text, port), place), client);
             }
         }

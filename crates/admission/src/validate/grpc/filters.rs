@@ -1,12 +1,12 @@
 //! HTTP filters and their overrides in routes (GRPCV-04, -05, -34, -70 to -73).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{
     composite, rbac,
     rules::{
         ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, bad_struct_url, extension,
-        is_duration,
+        is_duration, is_duration_of_java,
     },
     session,
 };
@@ -30,6 +30,8 @@ const STATEFUL_SESSION: &str = "envoy.extensions.filters.http.stateful_session.v
 const STATEFUL_SESSION_PER_ROUTE: &str =
     "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute";
 const GCP_AUTHN: &str = "envoy.extensions.filters.http.gcp_authn.v3.GcpAuthnFilterConfig";
+const EXT_AUTHZ_PER_ROUTE: &str = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute";
+const JAVA_WITH_GCP_AUTHN: Clients = JAVA.since(77);
 /// The message around a composite filter.
 const COMPOSITE: &str = "envoy.extensions.common.matching.v3.ExtensionWithMatcher";
 const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
@@ -42,9 +44,12 @@ fn known(name: &str, side: Side) -> (Clients, Clients) {
         FAULT => (ALL, ALL.when(client)),
         RBAC => (CPP | GO | JAVA, (CPP | GO | JAVA).when(!client)),
         STATEFUL_SESSION => (CPP, CPP.when(client)),
-        GCP_AUTHN => (CPP | JAVA, (CPP | JAVA).when(client)),
-        // Go registers the filter under both types.
-        RBAC_PER_ROUTE => (GO, NONE),
+        GCP_AUTHN => {
+            let all = CPP | JAVA_WITH_GCP_AUTHN;
+            (all, all.when(client))
+        }
+        // Go and Java register the filter under both types.
+        RBAC_PER_ROUTE => (GO | JAVA, JAVA.when(!client)),
         _ => (NONE, NONE),
     }
 }
@@ -56,14 +61,22 @@ fn known_overrides(name: &str) -> Clients {
         ROUTER => NODE,
         RBAC_PER_ROUTE => CPP | GO | JAVA,
         STATEFUL_SESSION_PER_ROUTE => CPP,
+        GCP_AUTHN => JAVA_WITH_GCP_AUTHN,
+        EXT_AUTHZ_PER_ROUTE => JAVA.since(85),
         _ => NONE,
     }
 }
 
+/// The clients that compare the filters that they keep.
+const COMPARING: [Clients; 3] = [CPP, GO, NODE];
+
 /// The filters of a chain that clients keep.
+#[derive(Default)]
 struct Chain {
-    /// The position of the last filter that a client keeps, and whether it ends the chain, by client.
-    last: [Option<(usize, bool)>; 4],
+    /// The position of the last filter that a client keeps, and whether it ends the chain, by [`COMPARING`].
+    last: [Option<(usize, bool)>; 3],
+    /// The clients that reject a filter because of its position: a router, or another filter.
+    misplaced: BTreeMap<(usize, bool), Clients>,
 }
 
 /// Checks the HTTP filters of a connection manager.
@@ -77,7 +90,8 @@ pub(super) fn check(
     const ID: &str = "grpc.http_filter";
     let list = at.field("http_filters");
     let mut names = HashSet::new();
-    let mut chain = Chain { last: [None; 4] };
+    let mut chain = Chain::default();
+    let n = manager.messages("http_filters").count();
     let mut refused = NONE;
     for (index, filter) in manager.messages("http_filters").enumerate() {
         let at = list.index(index);
@@ -94,50 +108,57 @@ pub(super) fn check(
             refused = ALL;
         }
         let keeping = one(filter, side, clients, &at, rules, &mut refused);
-        chain.put(index, filter, keeping & clients, &list, rules);
-    }
-    for position in 0..4 {
-        let client = Clients::at(position) & clients;
-        match chain.last[position] {
-            None if client != NODE && !refused.contains(client) => {
-                let reason = "the list has no filter that the client supports";
-                rules.refuse(&list, client, ID, reason, "add envoy.filters.http.router at the end");
-            }
-            Some((last, false)) => {
-                let reason = "the last filter is not the router";
-                let fix = "add envoy.filters.http.router at the end";
-                rules.refuse(&list.index(last), client, "grpc.router", reason, fix);
-            }
-            _ => {}
+        chain.put(index, filter, keeping & clients);
+        // Java looks at all filters, also at optional ones that it skips.
+        if is_router(filter) != (index + 1 == n) {
+            chain.blame(index, is_router(filter), JAVA);
         }
+    }
+    let mut empty = JAVA.when(n == 0);
+    for (position, client) in COMPARING.into_iter().enumerate() {
+        match chain.last[position] {
+            None => empty = empty | (client - (NODE | refused)),
+            Some((last, false)) => chain.blame(last, false, client),
+            Some((_, true)) => {}
+        }
+    }
+    let reason = "the list has no filter that the client supports";
+    rules.refuse(&list, clients & empty, ID, reason, ROUTER_LAST);
+    for ((index, is_router), found) in chain.misplaced {
+        let (reason, fix) = if is_router {
+            ("the router is not the last filter", "move the router to the end")
+        } else {
+            ("the last filter is not the router", ROUTER_LAST)
+        };
+        rules.refuse(&list.index(index), clients & found, "grpc.router", reason, fix);
     }
 }
 
 impl Chain {
     /// Adds a filter to the chains of the clients that keep it. Only the last filter is the router.
-    fn put(
-        &mut self,
-        index: usize,
-        filter: &Message<'_>,
-        clients: Clients,
-        list: &At<'_>,
-        rules: &mut Rules,
-    ) {
-        let config = filter.message("typed_config").map(extension);
-        let is_router = config.is_some_and(|config| config.name == ROUTER);
-        for position in 0..4 {
-            let client = Clients::at(position);
-            if !clients.contains(client) {
+    fn put(&mut self, index: usize, filter: &Message<'_>, clients: Clients) {
+        for (position, client) in COMPARING.into_iter().enumerate() {
+            if !clients.intersects(client) {
                 continue;
             }
             if let Some((before, true)) = self.last[position] {
-                let reason = "the router is not the last filter";
-                let fix = "move the router to the end";
-                rules.refuse(&list.index(before), client, "grpc.router", reason, fix);
+                self.blame(before, true, client);
             }
-            self.last[position] = Some((index, is_router));
+            self.last[position] = Some((index, is_router(filter)));
         }
     }
+
+    /// Records that a filter is a router before the end, or another filter at the end.
+    fn blame(&mut self, index: usize, is_router: bool, clients: Clients) {
+        let found = self.misplaced.entry((index, is_router)).or_default();
+        *found = *found | clients;
+    }
+}
+
+const ROUTER_LAST: &str = "add envoy.filters.http.router at the end";
+
+fn is_router(filter: &Message<'_>) -> bool {
+    filter.message("typed_config").is_some_and(|config| extension(config).name == ROUTER)
 }
 
 /// Checks one filter. Returns the clients that keep it. Only Node keeps an optional filter that it does not
@@ -183,8 +204,8 @@ fn one(
         if let Some(reason) = bad_struct_url(config) {
             rules.refuse(&at, clients & CPP, ID, reason, "");
         }
-        // Node does not read the configuration of the router.
-        let parsing = parsing - NODE.when(kind.name == ROUTER);
+        // Java and Node do not read the configuration of the router.
+        let parsing = parsing - (JAVA | NODE).when(kind.name == ROUTER);
         rules.refuse(&at, parsing, ID, OWN_MESSAGE, "");
     } else if kind.name == RBAC_PER_ROUTE {
         let reason = "RBACPerRoute is only an override";
@@ -234,6 +255,14 @@ fn content(content: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rul
 
 fn fault(fault: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.fault";
+    for field in ["abort", "delay"] {
+        let share = fault.message(field).and_then(|own| own.message("percentage"));
+        if share.is_some_and(|share| share.bits("denominator") > 2) {
+            let at = at.field(field);
+            let reason = "the denominator is not HUNDRED, TEN_THOUSAND or MILLION";
+            rules.refuse(&at.field("percentage"), clients & JAVA, ID, reason, "");
+        }
+    }
     if let Some(abort) = fault.message("abort") {
         let at = at.field("abort");
         let status = abort.bits("grpc_status");
@@ -246,19 +275,15 @@ fn fault(fault: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) 
             rules.refuse(&at.field("percentage"), clients & NODE, ID, reason, "give percentage");
         }
         if !["http_status", "grpc_status", "header_abort"].iter().any(|form| abort.has(form)) {
-            rules.refuse(
-                &at,
-                clients & NODE,
-                ID,
-                "Node needs http_status, grpc_status or header_abort",
-                "",
-            );
+            let reason = "the abort has none of http_status, grpc_status and header_abort";
+            rules.refuse(&at, clients & (JAVA | NODE), ID, reason, "");
         }
     }
     if let Some(delay) = fault.message("delay") {
         let at = at.field("delay");
-        if delay.message("fixed_delay").is_some_and(|fixed| !is_duration(fixed)) {
-            rules.refuse(&at.field("fixed_delay"), clients & CPP, ID, DURATION, "");
+        if let Some(fixed) = delay.message("fixed_delay") {
+            let refusing = CPP.when(!is_duration(fixed)) | JAVA.when(!is_duration_of_java(fixed));
+            rules.refuse(&at.field("fixed_delay"), clients & refusing, ID, DURATION, "");
         }
         if !delay.has("percentage") {
             let reason = "Node needs the percentage of a delay";
@@ -315,19 +340,19 @@ fn override_of_type(
     const ID: &str = "grpc.filter_override";
     let kind = extension(config);
     let mut accepting = known_overrides(kind.name);
-    let mut registered = known(kind.name, Side::Server).0 & GO;
+    let mut registered = known(kind.name, Side::Server).0 & (GO | JAVA);
     if kind.is_struct {
         if let Some(reason) = bad_struct_url(config) {
             rules.refuse(at, clients & CPP, ID, reason, "");
         }
         let has_full_url = has_full_url(config);
         accepting = accepting - GO.when(!has_full_url) - NODE.when(!has_full_url || is_wrapped);
-        registered = registered & GO.when(has_full_url);
+        registered = registered & (JAVA | GO.when(has_full_url));
         let parsing = accepting - NODE.when(kind.name == ROUTER);
         rules.refuse(at, clients & parsing, ID, OWN_MESSAGE, "");
     }
     let refusing = if is_optional {
-        // Go skips an optional override only if it does not have the filter.
+        // Go and Java skip an optional override only if they do not have the filter.
         registered - accepting
     } else {
         ALL - accepting

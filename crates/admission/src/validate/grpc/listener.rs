@@ -26,8 +26,16 @@ pub(super) fn check(listener: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     server(listener, NODE, at, rules);
 }
 
+/// The value of `traffic_direction` for requests to other servers.
+const OUTBOUND: u64 = 2;
+
 /// Checks a listener of a gRPC server.
 fn server(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    if listener.bits("traffic_direction") == OUTBOUND {
+        let reason = "the traffic_direction of a gRPC server is not OUTBOUND";
+        let at = at.field("traffic_direction");
+        rules.refuse(&at, clients & JAVA, "grpc.traffic_direction", reason, "set INBOUND");
+    }
     if listener.has("listener_filters") {
         let reason = "gRPC servers do not support listener filters";
         let at = at.field("listener_filters");
@@ -64,6 +72,15 @@ fn address(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Ru
         return rules.refuse(&at, clients & (CPP | GO), ID, reason, fix);
     };
     let at = at.field("socket_address");
+    if socket.text("address").is_empty() {
+        let reason = "the address is empty";
+        rules.refuse(&at.field("address"), clients & JAVA.since(73), ID, reason, "give address");
+    }
+    if socket.has("named_port") {
+        let reason = "gRPC does not support named_port";
+        let fix = "give port_value";
+        rules.refuse(&at.field("named_port"), clients & JAVA.since(73), ID, reason, fix);
+    }
     if socket.bits("protocol") != 0 {
         rules.refuse(&at.field("protocol"), clients & CPP, ID, "the protocol is not TCP", "");
     }

@@ -5,7 +5,8 @@ use super::{
     filters::Side,
     route,
     rules::{
-        ALL, At, CPP, Clients, DURATION, GO, NODE, Rules, extension, is_duration, is_own_source,
+        ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, Rules, extension, is_duration,
+        is_duration_of_java, is_own_source,
     },
 };
 use crate::validate::tree::Message;
@@ -41,10 +42,11 @@ fn check(manager: &Message<'_>, side: Side, clients: Clients, at: &At<'_>, rules
     }
     let options = manager.message("common_http_protocol_options");
     let stream = options.and_then(|options| options.message("max_stream_duration"));
-    if stream.is_some_and(|duration| !is_duration(duration)) {
+    if let Some(duration) = stream {
+        let refusing = CPP.when(!is_duration(duration)) | JAVA.when(!is_duration_of_java(duration));
         let at = at.field("common_http_protocol_options");
         let at = at.field("max_stream_duration");
-        rules.refuse(&at, clients & CPP, "grpc.max_stream_duration", DURATION, "");
+        rules.refuse(&at, clients & refusing, "grpc.max_stream_duration", DURATION, "");
     }
     filters::check(manager, side, clients, at, rules);
     if let Some(config) = manager.message("route_config") {

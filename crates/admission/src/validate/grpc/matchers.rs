@@ -98,8 +98,8 @@ pub(super) fn headers(matcher: &Message<'_>, clients: Clients, at: &At<'_>, rule
         for form in
             FORMS.into_iter().filter(|form| header.has(form) && header.text(form).is_empty())
         {
-            let go = rules.since(GO, 1, 76);
-            rules.refuse(&at.field(form), clients & go, ID, "the text to match is empty", "");
+            let go = clients & GO.since(76);
+            rules.refuse(&at.field(form), go, ID, "the text to match is empty", "");
         }
     }
 }

@@ -10,16 +10,16 @@ use chancery_lb_policy::{
 use prost::Message as _;
 use prost_types::value::Kind;
 
-use super::rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules};
-use crate::{profile::Audience, validate::tree::Message};
+use super::rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules, SIGNED_MAX};
+use crate::validate::tree::Message;
 
-/// The registries by position of [`Audience::GRPC`].
-static REGISTRIES: LazyLock<[Registry; 4]> = LazyLock::new(|| {
+/// The registries of the clients.
+static REGISTRIES: LazyLock<[(Clients, Registry); 4]> = LazyLock::new(|| {
     [
-        Registry::of_client(Client::CCore),
-        Registry::of_client(Client::Go),
-        Registry::of_client(Client::Java),
-        node(),
+        (CPP, Registry::of_client(Client::CCore)),
+        (GO, Registry::of_client(Client::Go)),
+        (JAVA, Registry::of_client(Client::Java)),
+        (NODE, node()),
     ]
 });
 
@@ -86,6 +86,8 @@ fn node() -> Registry {
 /// The defaults of the ring sizes, and their maximum.
 const RING_MIN: u64 = 1024;
 const RING_MAX: u64 = 8_388_608;
+/// Java reduces greater sizes to this one, which is also its default of the maximum.
+const JAVA_RING_CAP: u64 = 4096;
 
 // Values of `Cluster.lb_policy`.
 const ROUND_ROBIN: u64 = 0;
@@ -104,8 +106,8 @@ pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut
     let at = at.field("load_balancing_policy");
     // Clients with the same error share a finding.
     let mut errors: Vec<(ConvertError, Clients)> = Vec::new();
-    for (position, registry) in REGISTRIES.iter().enumerate().take(Audience::GRPC.len()) {
-        let client = Clients::at(position);
+    for (client, registry) in REGISTRIES.iter() {
+        let client = *client;
         if rules.seen_by(client) == NONE {
             continue;
         }
@@ -219,27 +221,37 @@ fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rule
             let max = config.wrapped("maximum_ring_size");
             for (field, size) in [("minimum_ring_size", min), ("maximum_ring_size", max)] {
                 let size = size.unwrap_or(RING_MIN);
-                let found =
-                    clients & ((CPP | JAVA).when(size == 0) | (CPP | NODE).when(size > RING_MAX));
+                let found = (CPP | JAVA).when(size == 0) | (CPP | NODE).when(size > RING_MAX);
+                let found = clients & found;
                 let reason = format!("the size is {size}, but must be from 1 to {RING_MAX}");
                 rules.refuse(&at.field(field), found, ID, reason, "");
             }
-            if let Some(min) = min.filter(|min| *min > max.unwrap_or(RING_MAX)) {
-                let reason = format!("the size {min} is greater than maximum_ring_size");
-                let at = at.field("minimum_ring_size");
-                rules.refuse(&at, clients & (CPP | JAVA), ID, reason, "");
-            }
+            let cpp = CPP.when(min.is_some_and(|min| min > max.unwrap_or(RING_MAX)));
+            // The default of the minimum counts too, and both sizes are capped.
+            let of_java = |size: Option<u64>, default| size.unwrap_or(default).min(JAVA_RING_CAP);
+            let java = JAVA.when(of_java(min, RING_MIN) > of_java(max, JAVA_RING_CAP));
+            let size = min.unwrap_or(RING_MIN);
+            let reason = format!("the size {size} is greater than maximum_ring_size");
+            let at = at.field("minimum_ring_size");
+            rules.refuse(&at, clients & (cpp | java), ID, reason, "");
         }
         LEAST_REQUEST => {
             let reason = "the lb_policy LEAST_REQUEST is not supported";
             let fix = "set load_balancing_policy";
-            rules.refuse(&at.field("lb_policy"), clients & (CPP | NODE), ID, reason, fix);
+            let refusing = CPP | JAVA.until(73) | NODE;
+            rules.refuse(&at.field("lb_policy"), clients & refusing, ID, reason, fix);
             let config = cluster.message("least_request_lb_config");
             let count = config.and_then(|config| config.wrapped("choice_count")).unwrap_or(2);
             if count < 2 {
                 let reason = format!("the choice_count is {count}, but must be at least 2");
                 let at = at.field("least_request_lb_config");
                 rules.refuse(&at.field("choice_count"), clients & (GO | JAVA), ID, reason, "");
+            }
+            if count > SIGNED_MAX {
+                let reason =
+                    format!("the choice_count is {count}, but must be at most {SIGNED_MAX}");
+                let at = at.field("least_request_lb_config");
+                rules.refuse(&at.field("choice_count"), clients & JAVA, ID, reason, "");
             }
         }
         _ => {

@@ -134,14 +134,15 @@ fn condition(one: &Message<'_>, kind: &Kind, clients: Clients, at: &At<'_>, rule
     }
     if !kind.others.iter().any(|form| one.has(form)) {
         let reason = "gRPC does not support this kind of permission or principal";
-        return rules.refuse(at, clients & (CPP | GO | JAVA), ID, reason, "");
+        let java = JAVA.when(!one.has("destination_port_range"));
+        return rules.refuse(at, clients & (CPP | GO | java), ID, reason, "");
     }
     if let Some(header) = one.message("header") {
         self::header(header, clients, &at.field("header"), rules);
     }
     for field in ["destination_ip", "source_ip", "direct_remote_ip", "remote_ip"] {
         if let Some(range) = one.message(field) {
-            self::range(range, clients & GO, &at.field(field), rules);
+            self::range(range, clients & (GO | JAVA), &at.field(field), rules);
         }
     }
     for field in ["requested_server_name", "url_path"] {
@@ -153,12 +154,19 @@ fn condition(one: &Message<'_>, kind: &Kind, clients: Clients, at: &At<'_>, rule
         };
         match own {
             Some(own) => matchers::text(own, clients - NODE, &at, rules),
-            None => rules.refuse(&at, clients & (CPP | GO), ID, "the path is missing", ""),
+            None => rules.refuse(&at, clients - NODE, ID, "the path is missing", ""),
         }
     }
-    if let Some(name) = one.message("authenticated").and_then(|own| own.message("principal_name")) {
+    if let Some(own) = one.message("authenticated") {
         let at = at.field("authenticated");
-        matchers::text(name, clients - NODE, &at.field("principal_name"), rules);
+        let at = at.field("principal_name");
+        match own.message("principal_name") {
+            Some(name) => matchers::text(name, clients - NODE, &at, rules),
+            None => {
+                let reason = "Java needs the name; for all authenticated clients, match a prefix";
+                rules.refuse(&at, clients & JAVA, ID, reason, "give principal_name");
+            }
+        }
     }
 }
 
@@ -172,19 +180,22 @@ const HEADER_FORMS: [&str; 6] = [
     "contains_match",
 ];
 
-/// Other clients read an address that is not valid as one that matches nothing.
+/// C-core and Node read an address that is not valid as one that matches nothing. Java resolves it by DNS, and rejects the
+/// resource if the name has no address.
 fn range(range: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     let text = range.text("address_prefix");
     let len = range.wrapped("prefix_len").unwrap_or(0);
     match text.parse::<IpAddr>() {
         Err(_) => {
             let reason = format!("{} is not an IP address", shown(text));
+            // These names have an address everywhere.
+            let clients = clients - JAVA.when(matches!(text, "" | "localhost"));
             rules.refuse(&at.field("address_prefix"), clients, ID, reason, "");
         }
         Ok(ip) => {
             let max = if ip.is_ipv4() { 32 } else { 128 };
             let reason = format!("the prefix is longer than {max} bits");
-            let clients = clients.when(len > max);
+            let clients = (clients & GO).when(len > max);
             rules.refuse(&at.field("prefix_len"), clients, ID, reason, "");
         }
     }
@@ -194,7 +205,7 @@ fn header_name(header: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut 
     let name = header.text("name");
     let lower = name.to_ascii_lowercase();
     let is_reserved = |name: &str| name == ":scheme" || name.starts_with("grpc-");
-    let refusing = CPP.when(is_reserved(name)) | (GO | JAVA).when(is_reserved(&lower));
+    let refusing = (CPP | JAVA).when(is_reserved(name)) | GO.when(is_reserved(&lower));
     let reason = format!("gRPC does not match the header {}", shown(name));
     rules.refuse(&at.field("name"), clients & refusing, ID, reason, "");
 }

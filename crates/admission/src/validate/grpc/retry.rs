@@ -1,6 +1,8 @@
 //! Retry policies (GRPCV-31).
 
-use super::rules::{ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, is_duration};
+use super::rules::{
+    ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, is_duration, is_duration_of_java,
+};
 use crate::validate::tree::{Message, nanos};
 
 const ID: &str = "grpc.retry";
@@ -13,7 +15,8 @@ fn millis_of_node(duration: &Message<'_>) -> i32 {
 pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if policy.wrapped("num_retries") == Some(0) {
         let reason = "num_retries is 0, but must be at least 1";
-        rules.refuse(&at.field("num_retries"), ALL, ID, reason, "remove the retry policy");
+        let fix = "remove the retry policy";
+        rules.refuse(&at.field("num_retries"), ALL - JAVA, ID, reason, fix);
     }
     let Some(backoff) = policy.message("retry_back_off") else { return };
     let at = at.field("retry_back_off");
@@ -22,14 +25,14 @@ pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     };
     let in_nanos = nanos(base);
     let clients = CPP.when(!is_duration(base))
-        | (GO | JAVA).when(in_nanos <= 0)
+        | GO.when(in_nanos <= 0)
+        | JAVA.when(in_nanos <= 0 || !is_duration_of_java(base))
         | NODE.when(millis_of_node(base) <= 0);
     let reason = "the interval must be longer than 0s, and from 0.001s to 2147483.647s for Node";
     rules.refuse(&at.field("base_interval"), clients, ID, reason, "");
     let Some(max) = backoff.message("max_interval") else { return };
-    if !is_duration(max) {
-        rules.refuse(&at.field("max_interval"), CPP, ID, DURATION, "");
-    }
+    let clients = CPP.when(!is_duration(max)) | JAVA.when(!is_duration_of_java(max));
+    rules.refuse(&at.field("max_interval"), clients, ID, DURATION, "");
     if nanos(max) <= 0 {
         let reason = "the interval must be longer than 0s";
         rules.refuse(&at.field("max_interval"), GO, ID, reason, "");

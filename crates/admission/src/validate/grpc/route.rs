@@ -6,8 +6,8 @@ use super::{
     filters::{self, Side},
     lookup, matchers, retry,
     rules::{
-        ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, bad_struct_url, extension,
-        is_duration,
+        ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, SIGNED_MAX, bad_struct_url,
+        extension, is_duration, is_duration_of_java,
     },
 };
 use crate::{node::shown, validate::tree::Message};
@@ -24,7 +24,10 @@ pub(super) fn check(config: &Message<'_>, side: Option<Side>, at: &At<'_>, rules
         domains(host, &at, rules);
         filters::overrides(host, ALL, &at, rules);
         if let Some(policy) = host.message("retry_policy") {
-            retry::check(policy, &at.field("retry_policy"), rules);
+            // Java does not read it.
+            rules.only(ALL - JAVA, |rules| {
+                retry::check(policy, &at.field("retry_policy"), rules);
+            });
         }
         for (index, route) in host.messages("routes").enumerate() {
             let list = at.field("routes");
@@ -130,7 +133,7 @@ fn route(
     if fraction.is_some_and(|fraction| fraction.bits("denominator") > 2) {
         let at = at_match.field("runtime_fraction");
         let reason = "the denominator is not HUNDRED, TEN_THOUSAND or MILLION";
-        rules.refuse(&at, clients & CPP, "grpc.path_matcher", reason, "");
+        rules.refuse(&at, clients & (CPP | JAVA), "grpc.path_matcher", reason, "");
     }
     let action = route.message("route");
     usable_action(route, side, clients, at, rules);
@@ -138,7 +141,8 @@ fn route(
         Some(action) => self::action(action, plugins, clients, &at.field("route"), rules),
         None => clients - NODE,
     };
-    filters::overrides(route, readers, at, rules);
+    // Java reads the overrides before it skips a route because of its action.
+    filters::overrides(route, readers | clients & JAVA, at, rules);
 }
 
 /// Checks that a route has an action of its side (GRPCV-14 and -28).
@@ -150,8 +154,12 @@ fn usable_action(
     rules: &mut Rules,
 ) {
     const ID: &str = "grpc.route_action";
+    let mut refusing = NODE;
     let reason = match (route.has("route"), route.has("non_forwarding_action"), side) {
-        (false, false, _) => "Node supports only the actions route and non_forwarding_action",
+        (false, false, _) => {
+            refusing = JAVA | NODE;
+            "the action of the route is neither route nor non_forwarding_action"
+        }
         (false, true, Some(Side::Client)) => {
             "Node ends its process if a client has a non_forwarding_action"
         }
@@ -163,15 +171,15 @@ fn usable_action(
         (true, _, Some(Side::Server)) => "",
         _ => return,
     };
-    let node = NODE.when(!reason.is_empty());
-    rules.refuse(at, clients & node, ID, reason, "");
+    let refusing = refusing.when(!reason.is_empty());
+    rules.refuse(at, clients & refusing, ID, reason, "");
     let rule = match side {
         Some(Side::Server) => {
             "gRPC servers fail the requests of a route whose action is not non_forwarding_action"
         }
         _ => "gRPC clients fail the requests of a route whose action is not route",
     };
-    rules.note(at, clients - node, ID, rule);
+    rules.note(at, clients - refusing, ID, rule);
 }
 
 /// Checks the action of a route. Returns the clients that do not skip the route because of it.
@@ -185,9 +193,12 @@ fn action(
     if let Some(stream) = action.message("max_stream_duration") {
         let fields = ["grpc_timeout_header_max", "max_stream_duration"];
         let given = fields.into_iter().find_map(|field| Some((field, stream.message(field)?)));
-        if let Some((field, _)) = given.filter(|(_, duration)| !is_duration(duration)) {
+        if let Some((field, duration)) = given {
+            let refusing =
+                CPP.when(!is_duration(duration)) | JAVA.when(!is_duration_of_java(duration));
             let at = at.field("max_stream_duration");
-            rules.refuse(&at.field(field), clients & CPP, "grpc.max_stream_duration", DURATION, "");
+            let at = at.field(field);
+            rules.refuse(&at, clients & refusing, "grpc.max_stream_duration", DURATION, "");
         }
     }
     if action.wrapped("auto_host_rewrite") == Some(1) {
@@ -281,7 +292,11 @@ fn weighted_clusters(weighted: &Message<'_>, clients: Clients, at: &At<'_>, rule
             let reason = "a weighted cluster needs a weight";
             rules.refuse(&at.field("weight"), clients & CPP, ID, reason, "give weight");
         }
-        let readers = clients - (GO | JAVA).when(weight.unwrap_or(0) == 0);
+        if weight.is_some_and(|weight| weight > SIGNED_MAX) {
+            let reason = format!("the weight is above {SIGNED_MAX}");
+            rules.refuse(&at.field("weight"), clients & JAVA.until(71), ID, reason, "");
+        }
+        let readers = clients - GO.when(weight.unwrap_or(0) == 0);
         filters::overrides(cluster, readers, &at, rules);
     }
     if sum == 0 || sum > u32::MAX.into() {

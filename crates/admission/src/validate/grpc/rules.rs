@@ -1,76 +1,15 @@
 //! The findings of gRPC clients, and what their rules share.
 
-use std::ops::{BitAnd, BitOr, Sub};
-
+pub(super) use crate::clients::{CPP, Clients, GO, GRPC as ALL, JAVA, NODE, NONE};
 use crate::{
     node::shown,
     problem::{Fault, Severity, shortened},
-    profile::{Audience, ClientVersion, Treatment},
+    profile::Audience,
     validate::{
         findings::{Step, has_space, path_of},
         tree::Message,
     },
 };
-
-/// A set of gRPC clients. The bits have the positions of [`Audience::GRPC`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Clients(u8);
-
-pub(super) const NONE: Clients = Clients(0);
-pub(super) const CPP: Clients = Clients(1);
-pub(super) const GO: Clients = Clients(2);
-pub(super) const JAVA: Clients = Clients(4);
-pub(super) const NODE: Clients = Clients(8);
-pub(super) const ALL: Clients = Clients(15);
-
-/// The names of the clients in findings, by position.
-const TITLES: [&str; 4] = ["C++", "Go", "Java", "Node"];
-
-impl Clients {
-    /// Returns the client at a position of [`Audience::GRPC`].
-    pub(super) fn at(position: usize) -> Self {
-        Self(1 << position)
-    }
-
-    pub(super) fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns the set if a condition holds, and the empty set otherwise.
-    pub(super) fn when(self, condition: bool) -> Self {
-        if condition { self } else { NONE }
-    }
-}
-
-impl BitOr for Clients {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl BitAnd for Clients {
-    type Output = Self;
-
-    fn bitand(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-}
-
-impl Sub for Clients {
-    type Output = Self;
-
-    fn sub(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-}
-
-/// Returns the clients whose position satisfies a condition.
-fn all(condition: impl Fn(usize) -> bool) -> Clients {
-    let positions = (0..TITLES.len()).filter(|at| condition(*at));
-    positions.fold(NONE, |found, at| found | Clients::at(at))
-}
 
 /// The place of a message in a resource.
 #[derive(Clone, Copy)]
@@ -131,12 +70,6 @@ impl Rules {
         Self { audience, is_capped, readers: ALL, noun, faults: Vec::new() }
     }
 
-    /// Returns the clients whose version is at least this one, or unknown.
-    pub(super) fn since(&self, clients: Clients, major: u32, minor: u32) -> Clients {
-        let version = ClientVersion { major, minor };
-        clients & all(|at| self.audience.version(at).is_none_or(|own| own >= version))
-    }
-
     /// Runs the checks of a part that only some clients read.
     pub(super) fn only(&mut self, clients: Clients, check: impl FnOnce(&mut Self)) {
         let outer = self.readers;
@@ -147,11 +80,7 @@ impl Rules {
 
     /// Returns the clients that see the resource.
     pub(super) fn seen_by(&self, clients: Clients) -> Clients {
-        self.with(clients, Treatment::Warn)
-    }
-
-    fn with(&self, clients: Clients, treatment: Treatment) -> Clients {
-        clients & self.readers & all(|at| self.audience.grpc(at) >= treatment)
+        clients & self.readers & self.audience.seen()
     }
 
     /// Records that clients reject the resource. `reason` is a clause that names the defect.
@@ -164,22 +93,62 @@ impl Rules {
         reason: impl AsRef<str>,
         fix: &str,
     ) {
-        let clients = self.seen_by(clients);
-        if clients == NONE {
+        let noun = self.noun;
+        self.put(at, clients, id, Severity::Error, fix, |subject| {
+            format!("{subject} would reject this {noun}, because {}", reason.as_ref())
+        });
+    }
+
+    /// Records that clients accept the resource, but not what it protects from. Such a resource is refused.
+    pub(super) fn refuse_ignored(
+        &mut self,
+        at: &At<'_>,
+        clients: Clients,
+        id: &'static str,
+        reason: impl AsRef<str>,
+        fix: &str,
+    ) {
+        let noun = self.noun;
+        self.put(at, clients, id, Severity::Error, fix, |subject| {
+            format!("{subject} would accept this {noun}, but ignore {}", reason.as_ref())
+        });
+    }
+
+    /// Records that clients accept the resource, and what then happens to their calls.
+    pub(super) fn effect(
+        &mut self,
+        at: &At<'_>,
+        clients: Clients,
+        id: &'static str,
+        effect: impl AsRef<str>,
+        fix: &str,
+    ) {
+        let noun = self.noun;
+        self.put(at, clients, id, Severity::Effect, fix, |subject| {
+            format!("{subject} would accept this {noun}, but {}", effect.as_ref())
+        });
+    }
+
+    fn put(
+        &mut self,
+        at: &At<'_>,
+        clients: Clients,
+        id: &'static str,
+        severity: Severity,
+        fix: &str,
+        rule: impl FnOnce(&str) -> String,
+    ) {
+        let clients = clients & self.readers;
+        let seen = self.seen_by(clients);
+        if seen == NONE {
             return;
         }
-        let is_refused = !self.is_capped && self.with(clients, Treatment::Refuse) != NONE;
-        let severity = if is_refused { Severity::Error } else { Severity::Warning };
-        let names: Vec<&str> = TITLES
-            .into_iter()
-            .enumerate()
-            .filter(|(at, _)| clients.contains(Clients::at(*at)))
-            .map(|(_, title)| title)
-            .collect();
+        let is_refused = !self.is_capped && clients.intersects(self.audience.refusing());
+        let severity = if is_refused { severity } else { Severity::Warning };
+        let names = clients.names(seen);
         let subject = if names.len() == 1 { "a gRPC client" } else { "gRPC clients" };
-        let (names, noun, reason) = (names.join(", "), self.noun, reason.as_ref());
-        let rule = format!("{subject} ({names}) would reject this {noun}, because {reason}");
-        self.add(at, id, rule, fix, severity);
+        let rule = rule(&format!("{subject} ({})", names.join(", ")));
+        self.add(at, clients, id, rule, fix, severity);
     }
 
     /// Records what the author should know for some clients.
@@ -191,14 +160,22 @@ impl Rules {
         rule: impl Into<String>,
     ) {
         if self.seen_by(clients) != NONE {
-            self.add(at, id, rule.into(), "", Severity::Warning);
+            self.add(at, clients & self.readers, id, rule.into(), "", Severity::Warning);
         }
     }
 
-    fn add(&mut self, at: &At<'_>, id: &'static str, rule: String, fix: &str, severity: Severity) {
+    fn add(
+        &mut self,
+        at: &At<'_>,
+        clients: Clients,
+        id: &'static str,
+        rule: String,
+        fix: &str,
+        severity: Severity,
+    ) {
         if has_space(&mut self.faults, severity) {
-            let path = at.text();
-            self.faults.push(Fault { path, rule, id: id.into(), fix: fix.to_owned(), severity });
+            let (path, id, fix) = (at.text(), id.into(), fix.to_owned());
+            self.faults.push(Fault { path, rule, id, fix, severity, clients });
         }
     }
 
@@ -208,6 +185,9 @@ impl Rules {
     }
 }
 
+/// The maximum of a signed number of 32 bits, as which Java reads unsigned ones.
+pub(super) const SIGNED_MAX: u64 = i32::MAX as u64;
+
 /// The seconds of the longest valid duration of protobuf.
 pub(super) const SECONDS_MAX: i64 = 315_576_000_000;
 
@@ -215,6 +195,19 @@ pub(super) const SECONDS_MAX: i64 = 315_576_000_000;
 pub(super) fn is_duration(message: &Message<'_>) -> bool {
     let part = |field| i64::from_le_bytes(message.bits(field).to_le_bytes());
     (0..=SECONDS_MAX).contains(&part("seconds")) && (0..=999_999_999).contains(&part("nanos"))
+}
+
+/// Returns whether Java can convert a duration to nanoseconds of 64 bits. It accepts a negative duration.
+pub(super) fn is_duration_of_java(message: &Message<'_>) -> bool {
+    let part = |field| i64::from_le_bytes(message.bits(field).to_le_bytes());
+    fits_java(part("seconds"), part("nanos"))
+}
+
+fn fits_java(seconds: i64, nanos: i64) -> bool {
+    let all = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+    nanos.abs() <= 999_999_999
+        && seconds.signum() * nanos.signum() >= 0
+        && i64::try_from(all).is_ok()
 }
 
 /// The reason of a refusal because of a duration.
@@ -252,4 +245,23 @@ pub(super) fn bad_struct_url(any: &Message<'_>) -> Option<String> {
     let has_name = url.rsplit_once('/').is_some_and(|(_, name)| !name.is_empty());
     let reason = || format!("{} is not a type URL, such as type.googleapis.com/NAME", shown(url));
     (is_struct && !has_name).then(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duration_of_java_fits_64_bits_of_nanoseconds() {
+        for (seconds, nanos, expected) in [
+            (0, 0, true),
+            (-1, -1, true),
+            (1, -1, false),
+            (0, 1_000_000_000, false),
+            (9_223_372_036, 0, true),
+            (9_223_372_037, 0, false),
+        ] {
+            assert_eq!(fits_java(seconds, nanos), expected, "{seconds} {nanos}");
+        }
+    }
 }

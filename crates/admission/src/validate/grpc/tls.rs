@@ -17,7 +17,7 @@ pub(super) fn client(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if context.text("sni").len() > 255 {
         // The name of the server is an experiment of Go. Node does not use it.
         let reason = "the name is longer than 255 bytes";
-        rules.refuse(&at.field("sni"), CPP | JAVA, ID, reason, "");
+        rules.refuse(&at.field("sni"), CPP, ID, reason, "");
     }
     let at = at.field("common_tls_context");
     let Some(common) = context.message("common_tls_context") else {
@@ -46,9 +46,11 @@ const AUTHORITY_FIX: &str = "give validation_context.ca_certificate_provider_ins
 
 /// Checks the TLS context of a filter chain.
 pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
-    if context.wrapped("require_sni") == Some(1) {
+    if let Some(required) = context.wrapped("require_sni") {
         let reason = "gRPC does not support require_sni";
-        rules.refuse(&at.field("require_sni"), ALL, ID, reason, "remove require_sni");
+        // Java does not read the value.
+        let clients = JAVA | ALL.when(required == 1);
+        rules.refuse(&at.field("require_sni"), clients, ID, reason, "remove require_sni");
     }
     if context.bits("ocsp_staple_policy") != 0 {
         let reason = "gRPC supports only the ocsp_staple_policy LENIENT_STAPLING";
@@ -72,16 +74,18 @@ pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let has_provider = own.has("ca_certificate_provider_instance");
         let outer = at_common.field(path[0]);
         let at = path.get(1).map_or(outer, |inner| outer.field(inner));
+        // Without a provider, Java reads no other field.
+        let readers = ALL - NODE - JAVA.when(!has_java_authority(common));
         if own.has("system_root_certs") && !has_provider {
             let reason =
                 "a gRPC server does not verify clients with the root certificates of the system";
             let fix = "give ca_certificate_provider_instance";
-            rules.refuse(&at.field("system_root_certs"), ALL - NODE, ID, reason, fix);
+            rules.refuse(&at.field("system_root_certs"), readers - JAVA, ID, reason, fix);
         }
         if own.has("match_subject_alt_names") {
             let reason = "a gRPC server does not verify the names in client certificates";
             let fix = "remove match_subject_alt_names";
-            rules.refuse(&at.field("match_subject_alt_names"), ALL - NODE, ID, reason, fix);
+            rules.refuse(&at.field("match_subject_alt_names"), readers, ID, reason, fix);
         }
         // Go needs an authority in every validation context.
         let go = GO.when(!own.has("system_root_certs") && !has_provider);
@@ -94,11 +98,16 @@ pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let has_provider = own.is_some_and(|own| own.has("ca_certificate_provider_instance"));
         let has_authority = has_provider || has_old_authority(common);
         // Node does not read the value.
-        let clients = NODE.when(own.is_none()) | (ALL - NODE).when(required == 1 && !has_authority);
+        let clients = NODE.when(own.is_none()) | (CPP | GO).when(required == 1 && !has_authority);
         let reason =
             "a gRPC server verifies clients only with a certificate provider of its bootstrap";
         let at = at.field("require_client_certificate");
         rules.refuse(&at, clients, ID, reason, AUTHORITY_FIX);
+        if required == 1 && !has_java_authority(common) {
+            let rule = "gRPC servers (Java) accept clients without a certificate, because no certificate provider \
+                        verifies them";
+            rules.note(&at, JAVA, ID, rule);
+        }
     }
 }
 
@@ -135,7 +144,7 @@ fn has_old_authority(common: &Message<'_>) -> bool {
     common.has(OLD_AUTHORITY) || has_combined_authority(common)
 }
 
-/// C-core reads the deprecated field only in this message.
+/// C-core and Java read the deprecated field only in this message.
 fn has_combined_authority(common: &Message<'_>) -> bool {
     let combined = common.message("combined_validation_context");
     combined.is_some_and(|combined| combined.has(OLD_AUTHORITY))
@@ -150,9 +159,16 @@ fn without_authority(common: &Message<'_>) -> Clients {
         return GO.when(provider.text("instance_name").is_empty());
     }
     let has_system_roots = own.is_some_and(|own| own.has("system_root_certs"));
-    let others = GO | JAVA.when(!has_system_roots);
-    let cpp = CPP.when(!has_system_roots && !has_combined_authority(common));
-    NODE | cpp | others.when(!has_old_authority(common))
+    let with_system_roots = (CPP | JAVA.since(77)).when(has_system_roots);
+    let combined = (CPP | JAVA).when(!has_combined_authority(common)) - with_system_roots;
+    NODE | combined | GO.when(!has_old_authority(common))
+}
+
+/// Returns whether Java finds a certificate provider that verifies the other side.
+fn has_java_authority(common: &Message<'_>) -> bool {
+    let own = validation(common).map(|(own, _)| own);
+    own.is_some_and(|own| own.has("ca_certificate_provider_instance"))
+        || has_combined_authority(common)
 }
 
 /// Checks what the contexts of both sides have in common.
@@ -180,10 +196,17 @@ fn shared(common: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     ] {
         // Node does not read the value.
         let is_false = own.wrapped(field) == Some(0) && field.starts_with("require");
-        let clients = if is_false { NODE } else { ALL };
+        let ignoring = JAVA.when(!has_java_authority(common));
+        let java = JAVA.when(own.has(field)) - ignoring;
+        let clients = if is_false { NODE | java } else { ALL - ignoring };
         let reason = format!("gRPC does not support {field}");
-        let clients = clients.when(own.has(field));
-        rules.refuse(&at.field(field), clients, ID, reason, "remove the field");
+        let at = at.field(field);
+        rules.refuse(&at, clients.when(own.has(field)), ID, reason, "remove the field");
+        if own.has(field) && !is_false {
+            let reason =
+                format!("{field}, because no certificate provider verifies the other side");
+            rules.refuse_ignored(&at, ignoring, ID, reason, "remove the field");
+        }
     }
     if let Some(provider) = own.message("ca_certificate_provider_instance") {
         note_provider(provider, &at.field("ca_certificate_provider_instance"), rules);

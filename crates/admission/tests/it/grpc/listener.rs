@@ -96,7 +96,7 @@ fn default_timeout_that_is_not_valid_is_refused() {
         let options = json!({"common_http_protocol_options": {"max_stream_duration": text}});
         api(&manager(&options))
     };
-    assert_accepted(&[timeout("0s"), timeout("1.5s"), timeout("315576000000s")]);
+    assert_accepted(&[timeout("0s"), timeout("1.5s"), timeout("9223372036s")]);
     let at = format!("{CONFIG}.common_http_protocol_options.max_stream_duration");
     let refused = format!("{at}: grpc.max_stream_duration: C++");
     assert_refused(&[(timeout("-1s"), &[&refused]), (timeout("-0.5s"), &[&refused])]);
@@ -298,7 +298,7 @@ fn chains_that_match_the_same_connections_are_refused() {
         ),
         (
             chains(&json!([matching(&range("10.0.0.0", 8)), matching(&range("10.1.0.0", 8))])),
-            &[&format!("filter_chains[1]: {id}, Node")],
+            &["filter_chains[1]: grpc.filter_chain_match: C++, Go, Node"],
         ),
         (
             chains(&json!([matching(&range("ten", 8))])),
@@ -345,12 +345,12 @@ fn server_tls_without_a_provider_is_refused() {
     );
     assert_eq!(
         refusals(&with(good, &json!({"require_client_certificate": true}))),
-        [format!("require_client_certificate: {all}")]
+        ["require_client_certificate: grpc.tls: C++, Go, Node"]
     );
     let system = json!({"validation_context": {"system_root_certs": {}}});
     assert_eq!(
         refusals(&json!({"common_tls_context": with(provider(), &system)})),
-        ["common_tls_context.validation_context.system_root_certs: grpc.tls: C++, Go, Java"]
+        ["common_tls_context.validation_context.system_root_certs: grpc.tls: C++, Go"]
     );
 }
 

@@ -71,7 +71,10 @@ fn header_matcher_without_a_known_form_is_refused() {
     assert_refused(&[
         (header(&json!({})), &[&format!("{at}: {id}: C++, Go, Java")]),
         (header(&json!({"contains_match": "a"})), &[&format!("{at}.contains_match: {id}: Node")]),
-        (header(&json!({"suffix_match": ""})), &[&format!("{at}.suffix_match: {id}: Go")]),
+        (
+            header(&json!({"suffix_match": ""})),
+            &[&format!("{at}.suffix_match: {id}: Go 1.76 and later")],
+        ),
         (
             header(&json!({"string_match": {}})),
             &[&format!("{at}.string_match: grpc.matcher: C++, Go, Java")],
@@ -87,15 +90,15 @@ fn header_matcher_without_a_known_form_is_refused() {
     ]);
 }
 
-/// GRPCV-28: actions other than `route` fail requests, and Node refuses them.
+/// GRPCV-28: actions other than `route` fail requests, and Java and Node refuse them.
 #[test]
-fn other_actions_are_refused_by_node() {
+fn other_actions_are_refused_by_java_and_node() {
     let redirect =
         host(&json!({"routes": [{"match": {"prefix": "/"}, "redirect": {"path_redirect": "/a"}}]}));
     let found = shown(&found("grpc-cpp grpc-go grpc-java grpc-node", &redirect));
     assert_eq!(
         found,
-        [format!("{ROUTE}: grpc.route_action: Node"), format!("{ROUTE}: grpc.route_action")],
+        [format!("{ROUTE}: grpc.route_action: Java, Node"), format!("{ROUTE}: grpc.route_action")],
         "the second one is a warning"
     );
     let none = host(&json!({"routes": [{"match": {"prefix": "/"}, "non_forwarding_action": {}}]}));
@@ -185,10 +188,7 @@ fn retry_policy_without_retries_is_refused() {
     let at = format!("{ROUTE}.route.retry_policy");
     let id = "grpc.retry";
     assert_refused(&[
-        (
-            retry(&json!({"num_retries": 0})),
-            &[&format!("{at}.num_retries: {id}: C++, Go, Java, Node")],
-        ),
+        (retry(&json!({"num_retries": 0})), &[&format!("{at}.num_retries: {id}: C++, Go, Node")]),
         (
             backoff(&json!({})),
             &[&format!("{at}.retry_back_off.base_interval: {id}: C++, Go, Java, Node")],
@@ -267,7 +267,7 @@ fn unknown_filter_override_is_refused() {
             &[&format!("{at}: {id}: Node"), &format!("{at}.rbac: {id}: Go")],
         ),
         (overriding(&rbac("RBAC")), &[&format!("{at}: {id}: C++, Go, Java, Node")]),
-        (overriding(&optional(&rbac("RBAC"))), &[&format!("{at}.config: {id}: Go")]),
+        (overriding(&optional(&rbac("RBAC"))), &[&format!("{at}.config: {id}: Go, Java")]),
     ]);
 }
 

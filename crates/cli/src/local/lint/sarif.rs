@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use chancery_admission::Problem;
+use chancery_admission::{Problem, Severity};
 use serde_json::{Value, json};
 
 /// The rule of problems in the structure of a manifest, which have no ID.
@@ -48,7 +48,8 @@ fn result(problem: &Problem, rules: &[&str]) -> Value {
     let mut result = json!({
         "ruleId": id,
         "ruleIndex": rules.iter().position(|known| *known == id),
-        "level": super::word(problem.severity),
+        // SARIF has no level of its own for effects.
+        "level": if problem.severity == Severity::Warning { "warning" } else { "error" },
         "message": {"text": text},
     });
     if !problem.file.is_empty() {
