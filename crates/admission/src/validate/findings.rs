@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, fmt::Write};
 
+use super::semantic::versions::of_rule;
 use crate::{
     clients::{Clients, ENVOY},
     node::named,
@@ -204,7 +205,7 @@ impl<'a> Findings<'a> {
     }
 
     fn add(&mut self, severity: Severity, id: Cow<'static, str>, rule: String, fix: String) {
-        let clients = self.clients;
+        let clients = self.clients & of_rule(&id, &self.path);
         if !self.has(clients) {
             return;
         }

@@ -49,6 +49,7 @@ mod tls;
 mod tls_parameters;
 mod transport_socket;
 mod uri;
+pub(super) mod versions;
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -276,7 +277,7 @@ pub(crate) fn used_policy(message: &Message<'_>) -> Option<usize> {
 pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
     static BY_TYPE: LazyLock<Vec<(&str, Vec<Check>)>> = LazyLock::new(|| {
         let mut by_type: BTreeMap<&str, Vec<Check>> = BTreeMap::new();
-        for (name, check) in CHECKS.iter().chain(filter_checks::CHECKS) {
+        for (name, check) in CHECKS.iter().chain(filter_checks::CHECKS).chain(versions::CHECKS) {
             by_type.entry(name).or_default().push(*check);
         }
         for name in choices::kinds() {
@@ -290,6 +291,9 @@ pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
         }
         for name in registry::kinds() {
             by_type.entry(name).or_default().push(registry::chosen);
+        }
+        for name in versions::kinds() {
+            by_type.entry(name).or_default().push(versions::required);
         }
         by_type.into_iter().collect()
     });
@@ -309,7 +313,8 @@ pub(crate) fn scope_key(message: &Message<'_>) -> Vec<String> {
 /// Returns the types of messages that the tables of rules name, each with its fields.
 #[cfg(test)]
 pub(super) fn named_fields() -> Vec<(&'static str, Vec<&'static str>)> {
-    let checked = CHECKS.iter().chain(filter_checks::CHECKS).map(|(kind, _)| (*kind, Vec::new()));
+    let checks = CHECKS.iter().chain(filter_checks::CHECKS).chain(versions::CHECKS);
+    let checked = checks.map(|(kind, _)| (*kind, Vec::new()));
     let named = choices::named_fields().chain(format_fields::named_fields());
     checked.chain(named).chain(matcher_tree::named_fields()).collect()
 }

@@ -20,4 +20,5 @@ mod support;
 mod together;
 mod validate;
 mod variants;
+mod versions;
 mod yaml_scalars;

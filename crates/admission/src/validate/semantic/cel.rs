@@ -2,6 +2,7 @@
 //!
 //! Only the syntax is checked. Envoy disables the macros that iterate over lists.
 
+use super::versions::before;
 use crate::validate::{findings::Findings, tree::Message};
 
 /// The maximum depth of nested expressions that is checked.
@@ -52,10 +53,32 @@ pub(super) fn check(text: &str) -> Result<(), &'static str> {
     }
 }
 
+/// Returns whether a backquote is outside of a text.
+fn has_backquote(text: &str) -> bool {
+    let mut quote = None;
+    let mut letters = text.chars();
+    while let Some(c) = letters.next() {
+        match (c, quote) {
+            ('`', None) => return true,
+            ('\\', Some(_)) => drop(letters.next()),
+            ('\'' | '"', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            _ => {}
+        }
+    }
+    false
+}
+
 /// Records a defect of the expression in a field.
 fn field<'m>(message: &'m Message<'_>, name: &'static str, findings: &mut Findings<'m>) {
-    if let Err(rule) = check(message.text(name)) {
+    let text = message.text(name);
+    if let Err(rule) = check(text) {
         findings.field(name, |findings| findings.refuse("cel.syntax", rule));
+    } else if has_backquote(text) {
+        findings.only(before(40), |findings| {
+            let rule = "has a backquote, which is not valid CEL";
+            findings.field(name, |findings| findings.refuse("cel.syntax", rule));
+        });
     }
 }
 

@@ -1,6 +1,9 @@
 //! How a cluster finds its endpoints.
 
-use super::extensions::{self, type_name};
+use super::{
+    extensions::{self, type_name},
+    versions,
+};
 use crate::validate::{findings::Findings, tree::Message};
 
 /// How a cluster finds its endpoints.
@@ -117,7 +120,9 @@ pub(super) fn extension<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m
                 findings.refuse("cluster.extension", "is required, but missing");
             });
         }
-        Some(_) => {}
+        Some(_) => findings.field("typed_config", |findings| {
+            versions::extension(kind, &[], findings);
+        }),
         // An operator who declares a type with a descriptor set has built Envoy with the extension.
         None if extensions::is_declared_by_operator(kind) => {}
         None if kind.is_empty() => {

@@ -3,6 +3,7 @@
 //! Envoy finds an extension by the type of its configuration. The lists are those of the released Envoy 1.40. The
 //! types of other builds are known if an operator declares them with a descriptor set.
 
+use super::versions;
 use crate::validate::{findings::Findings, tree::Message, types};
 
 /// A category of extensions.
@@ -157,10 +158,12 @@ impl Category {
     pub(super) fn check<'m>(&self, owner: &'m Message<'_>, findings: &mut Findings<'m>) {
         let name = type_name(owner.message("typed_config"));
         let is_named = !name.is_empty() && name != "google.protobuf.Struct";
-        if is_named && (self.contains(name) || is_declared_by_operator(name)) {
-            return;
-        }
         let what = self.what;
+        if is_named && (self.contains(name) || is_declared_by_operator(name)) {
+            return findings.field("typed_config", |findings| {
+                versions::extension(name, &[what], findings);
+            });
+        }
         findings.field("typed_config", |findings| {
             let is_unknown = types::types().get(name).is_none();
             let rule = match name {

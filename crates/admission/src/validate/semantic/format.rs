@@ -5,9 +5,10 @@ use prost_types::value::Kind;
 
 use super::{
     format_parameter::{self, Defect},
-    registry,
+    registry, versions,
 };
 use crate::{
+    clients::{Clients, ENVOY},
     node::shown,
     problem::suggestion,
     validate::{findings::Findings, tree::Message},
@@ -206,27 +207,63 @@ const FORMATTERS: [(&str, &str); 5] = [
 /// The commands that a format may use beside the common ones.
 pub(super) type Extra<'a> = &'a [&'a str];
 
+/// A defect, and the clients that reject it.
+#[derive(Debug)]
+pub(super) struct Broken {
+    defect: Defect,
+    clients: Clients,
+}
+
+impl From<Defect> for Broken {
+    fn from(defect: Defect) -> Self {
+        Self { defect, clients: ENVOY }
+    }
+}
+
 /// Checks a format string.
-pub(super) fn check(text: &str) -> Result<(), Defect> {
+pub(super) fn check(text: &str) -> Result<(), Broken> {
     check_with(text, &[])
 }
 
 /// Checks a format string with further commands.
-pub(super) fn check_with(text: &str, extra: Extra<'_>) -> Result<(), Defect> {
-    let mut rest = text;
+pub(super) fn check_with(text: &str, extra: Extra<'_>) -> Result<(), Broken> {
+    // A defect for some versions must not hide one for all of them.
+    let (mut rest, mut older) = (text, None);
     while let Some((_, after)) = rest.split_once('%') {
         rest = match after.strip_prefix('%') {
             Some(after) => after,
-            None => command(after, extra)?.1,
+            None => {
+                let command = command(after, extra)?;
+                older = older.or_else(|| command.older());
+                command.rest
+            }
         };
     }
-    Ok(())
+    older.map_or(Ok(()), Err)
+}
+
+/// A command at the start of a text.
+struct Command<'t> {
+    name: &'t str,
+    has_parameter: bool,
+    has_len: bool,
+    /// The text behind the command.
+    rest: &'t str,
+}
+
+impl Command<'_> {
+    /// Returns the defect for versions of Envoy that do not have the command.
+    fn older(&self) -> Option<Broken> {
+        let clients = versions::without_command(self.name, self.has_parameter, self.has_len)?;
+        let rule = format!("these versions do not have the command {} in this form", self.name);
+        Some(Broken { defect: (rule, ""), clients })
+    }
 }
 
 /// Returns whether a format string consists of one command.
 pub(super) fn is_single(text: &str) -> bool {
     text.strip_prefix('%')
-        .is_some_and(|text| command(text, &[]).is_ok_and(|(_, rest)| rest.is_empty()))
+        .is_some_and(|text| command(text, &[]).is_ok_and(|command| command.rest.is_empty()))
 }
 
 /// Returns the commands that the formatters of a message add; `None` if one of them is not known.
@@ -238,8 +275,8 @@ pub(super) fn added(owner: &Message<'_>) -> Option<Vec<&'static str>> {
     owner.messages("formatters").map(find).collect()
 }
 
-/// Checks the command at the start of a text, and returns its name and what follows it.
-fn command<'t>(text: &'t str, extra: Extra<'_>) -> Result<(&'t str, &'t str), Defect> {
+/// Checks the command at the start of a text.
+fn command<'t>(text: &'t str, extra: Extra<'_>) -> Result<Command<'t>, Defect> {
     const ESCAPE: &str = "write %% for a percent sign";
     let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let len = text.find(|c| !is_name(c)).unwrap_or(text.len());
@@ -274,8 +311,9 @@ fn command<'t>(text: &'t str, extra: Extra<'_>) -> Result<(&'t str, &'t str), De
         rest = digits;
     }
     let rest = rest.strip_prefix('%').ok_or_else(broken)?;
+    let command = Command { name, has_parameter, has_len, rest };
     if extra.contains(&name) {
-        return Ok((name, rest));
+        return Ok(command);
     }
     format_parameter::check(name, given, |text| check(text).is_ok())?;
     let has_no_length = if OPTIONAL.contains(&name) {
@@ -306,12 +344,13 @@ fn command<'t>(text: &'t str, extra: Extra<'_>) -> Result<(&'t str, &'t str), De
         };
         return Err((rule, ESCAPE));
     }
-    Ok((name, rest))
+    Ok(command)
 }
 
 /// Records a defect.
-pub(super) fn refuse((rule, fix): Defect, findings: &mut Findings<'_>) {
-    findings.refuse_with_fix("format.command", rule, fix);
+pub(super) fn refuse(broken: Broken, findings: &mut Findings<'_>) {
+    let (rule, fix) = broken.defect;
+    findings.only(broken.clients, |findings| findings.refuse_with_fix("format.command", rule, fix));
 }
 
 /// The deprecated format of a log is a format string.
@@ -322,18 +361,18 @@ pub(super) fn file_format<'m>(log: &'m Message<'_>, findings: &mut Findings<'m>)
 }
 
 /// Checks the texts of a `Struct`.
-pub(super) fn check_struct(content: &[u8], extra: Extra<'_>) -> Result<(), Defect> {
+pub(super) fn check_struct(content: &[u8], extra: Extra<'_>) -> Result<(), Broken> {
     let fields = prost_types::Struct::decode(content).unwrap_or_default().fields;
     fields.into_values().try_for_each(|value| value_defect(&value, extra))
 }
 
 /// Checks a `Value` that is a text; `None` for another one.
-pub(super) fn check_text_value(content: &[u8]) -> Option<Result<(), Defect>> {
+pub(super) fn check_text_value(content: &[u8]) -> Option<Result<(), Broken>> {
     let value = prost_types::Value::decode(content).unwrap_or_default();
     matches!(value.kind, Some(Kind::StringValue(_))).then(|| value_defect(&value, &[]))
 }
 
-fn value_defect(value: &prost_types::Value, extra: Extra<'_>) -> Result<(), Defect> {
+fn value_defect(value: &prost_types::Value, extra: Extra<'_>) -> Result<(), Broken> {
     match &value.kind {
         Some(Kind::StringValue(text)) => check_with(text, extra),
         Some(Kind::ListValue(list)) => {

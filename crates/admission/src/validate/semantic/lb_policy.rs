@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::extensions::type_name;
+use super::{extensions::type_name, versions};
 use crate::validate::{
     findings::Findings,
     tree::{Message, nanos},
@@ -32,8 +32,13 @@ pub(super) fn used(list: &Message<'_>) -> Option<usize> {
     if list.kind.name != LIST {
         return None;
     }
-    let is_known = |name: &str| name.strip_prefix(PREFIX).is_some_and(|name| KNOWN.contains(&name));
-    list.messages("policies").position(|policy| is_known(policy_type(policy)))
+    list.messages("policies").position(|policy| known_name(policy_type(policy)).is_some())
+}
+
+/// Returns the short name of a policy that Envoy knows, for example `ring_hash`.
+fn known_name(kind: &str) -> Option<&str> {
+    let name = kind.strip_prefix(PREFIX).filter(|name| KNOWN.contains(name))?;
+    name.split('.').next()
 }
 
 fn policy_type<'m>(policy: &'m Message<'_>) -> &'m str {
@@ -43,13 +48,14 @@ fn policy_type<'m>(policy: &'m Message<'_>) -> &'m str {
 /// Returns the name of the policy that Envoy uses, for example `ring_hash`.
 pub(super) fn used_name<'m>(list: &'m Message<'_>) -> Option<&'m str> {
     let policy = list.messages("policies").nth(used(list)?)?;
-    policy_type(policy).strip_prefix(PREFIX)?.split('.').next()
+    known_name(policy_type(policy))
 }
 
 /// A list has a policy that a client knows.
 pub(super) fn policies<'m>(list: &'m Message<'_>, findings: &mut Findings<'m>) {
     if used(list).is_some() {
-        return;
+        let names = list.messages("policies").filter_map(|policy| known_name(policy_type(policy)));
+        return versions::policies(names, findings);
     }
     let fix = "add a policy at the end that all clients support, for example round_robin";
     findings.field("policies", |findings| {

@@ -2,18 +2,25 @@
 
 use std::collections::HashSet;
 
-use super::{common::repeated, registry};
+use super::{common::repeated, registry, versions::before};
 use crate::{
+    clients::ENVOY,
     node::named,
     validate::{findings::Findings, tree::Message},
 };
+
+/// A value of `upstream_connect_mode`.
+const ON_DOWNSTREAM_DATA: u64 = 1;
 
 /// A connection that waits for data of the client needs a limit of this data.
 pub(super) fn early_data<'m>(proxy: &'m Message<'_>, findings: &mut Findings<'m>) {
     if proxy.bits("upstream_connect_mode") != 0 && !proxy.has("max_early_data_bytes") {
         findings.field("max_early_data_bytes", |findings| {
             let rule = "is required unless upstream_connect_mode is IMMEDIATE, but missing";
-            findings.refuse("tcp_proxy.early_data", rule);
+            // Envoy 1.37 needs the field only to wait for data.
+            let is_data = proxy.bits("upstream_connect_mode") == ON_DOWNSTREAM_DATA;
+            let clients = ENVOY - before(if is_data { 37 } else { 38 });
+            findings.only(clients, |f| f.refuse("tcp_proxy.early_data", rule));
         });
     }
 }

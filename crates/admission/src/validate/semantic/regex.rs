@@ -4,11 +4,14 @@
 //! operators on sets, flags such as `x`, `\u{…}`, and two repetitions in a row,
 //! which RE2 rejects or reads in another way. It rejects `\C`, `\Q…\E`, octal escapes and a literal `{`, which RE2 accepts.
 
-use crate::validate::{findings::Findings, tree::Message};
+use crate::{
+    clients::{Clients, ENVOY, NONE},
+    validate::{findings::Findings, tree::Message},
+};
 
 mod set;
 
-use set::Set;
+use set::{BEYOND_ASCII, Set};
 
 /// The maximum number of repetitions.
 const REPEAT_MAX: u32 = 1000;
@@ -40,19 +43,29 @@ pub(super) fn text_matcher<'m>(matcher: &'m Message<'_>, findings: &mut Findings
 
 /// A regular expression is valid for RE2.
 pub(super) fn matcher<'m>(matcher: &'m Message<'_>, findings: &mut Findings<'m>) {
-    if let Err(rule) = check(matcher.text("regex")) {
-        findings.field("regex", |findings| findings.refuse("regex.syntax", rule));
+    if let Err((clients, rule)) = check(matcher.text("regex")) {
+        findings.only(clients, |findings| {
+            findings.field("regex", |findings| findings.refuse("regex.syntax", rule));
+        });
     }
 }
 
-/// Checks an expression.
-pub(super) fn check(pattern: &str) -> Result<(), String> {
-    match size(pattern)? {
-        size if size > SIZE_MAX => Err(format!(
-            "the compiled expression has a size of at least {size}, but Envoy accepts at most {SIZE_MAX} (re2.max_program_size.error_level)"
-        )),
-        _ => Ok(()),
+/// The versions of Envoy whose expressions match characters of UTF-8. Those of later versions match bytes.
+const WITH_UTF8: Clients = ENVOY.until(39);
+
+/// Checks an expression. Returns the versions of Envoy that reject it, and why.
+fn check(pattern: &str) -> Result<(), (Clients, String)> {
+    let size = size(pattern).map_err(|rule| (ENVOY, rule))?;
+    let is_large = size.bytes > SIZE_MAX;
+    let clients = (ENVOY - WITH_UTF8).when(is_large) | WITH_UTF8.when(size.utf8 > SIZE_MAX);
+    if clients == NONE {
+        return Ok(());
     }
+    let size = if is_large { size.bytes } else { size.utf8 };
+    let rule = format!(
+        "the compiled expression has a size of at least {size}, but Envoy accepts at most {SIZE_MAX} (re2.max_program_size.error_level)"
+    );
+    Err((clients, rule))
 }
 
 /// Checks the syntax of an expression of any size.
@@ -60,8 +73,17 @@ pub(in crate::validate) fn syntax(pattern: &str) -> Result<(), String> {
     size(pattern).map(drop)
 }
 
-/// Returns the minimum size of the compiled expression.
-fn size(pattern: &str) -> Result<u32, String> {
+/// The minimum sizes of a compiled expression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sizes {
+    /// The size of an expression that matches bytes.
+    bytes: u32,
+    /// The size of an expression that matches characters of UTF-8.
+    utf8: u32,
+}
+
+/// Returns the minimum sizes of the compiled expression.
+fn size(pattern: &str) -> Result<Sizes, String> {
     let mut parser = Parser { rest: pattern, ..Parser::default() };
     parser.alternatives()
 }
@@ -75,6 +97,7 @@ struct Parser<'a> {
     has_fold: bool,
     /// Some set may have no character.
     may_have_no_match: bool,
+    may_have_no_match_in_utf8: bool,
     /// No `:]` follows.
     has_no_class_end: bool,
 }
@@ -132,7 +155,7 @@ struct Group {
     last_size: Size,
     size: Size,
     /// The size of the longest of the earlier alternatives, if there is one.
-    size_max: Option<u32>,
+    size_max: Option<Size>,
 }
 
 /// The minimum size of a part of an expression.
@@ -142,19 +165,44 @@ struct Size {
     ranges: u32,
     /// The size with one range for each set. RE2 may join the sets of alternatives.
     items: u32,
+    /// Both sizes for characters of UTF-8.
+    utf8_ranges: u32,
+    utf8_items: u32,
 }
 
 impl Size {
     fn of(n: u32) -> Self {
-        Self { ranges: n, items: n }
+        Self { ranges: n, items: n, utf8_ranges: n, utf8_items: n }
     }
 
     fn of_set(set: Set) -> Self {
-        Self { ranges: set.size(), items: 1 }
+        let (utf8_ranges, utf8_items) = (set.utf8_size(), set.beyond().max(1));
+        Self { ranges: set.size(), items: 1, utf8_ranges, utf8_items }
+    }
+
+    /// Returns the size of any character.
+    fn of_any() -> Self {
+        let utf8 = BEYOND_ASCII + 1;
+        Self { ranges: 1, items: 1, utf8_ranges: utf8, utf8_items: utf8 }
+    }
+
+    fn zip(self, other: Self, change: impl Fn(u32, u32) -> u32) -> Self {
+        Self {
+            ranges: change(self.ranges, other.ranges),
+            items: change(self.items, other.items),
+            utf8_ranges: change(self.utf8_ranges, other.utf8_ranges),
+            utf8_items: change(self.utf8_items, other.utf8_items),
+        }
     }
 
     fn map(self, change: impl Fn(u32) -> u32) -> Self {
-        Self { ranges: change(self.ranges), items: change(self.items) }
+        self.zip(self, |size, _| change(size))
+    }
+
+    /// Returns the size in an alternative, whose sets may be joined with others.
+    fn joined(self) -> Self {
+        let Self { items, utf8_items, .. } = self;
+        Self { ranges: items, items, utf8_ranges: utf8_items, utf8_items }
     }
 }
 
@@ -175,7 +223,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn alternatives(&mut self) -> Result<u32, String> {
+    fn alternatives(&mut self) -> Result<Sizes, String> {
         // The groups around the innermost one, which is `group`.
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();
@@ -200,7 +248,7 @@ impl<'a> Parser<'a> {
                     group.put(copies, size);
                 }
                 '|' => {
-                    group.size_max = Some(group.longest().items);
+                    group.size_max = Some(group.longest().joined());
                     (group.last, group.size) = (Item::None, Size::default());
                 }
                 // RE2 joins `a*a` to `a+`.
@@ -224,20 +272,25 @@ impl<'a> Parser<'a> {
                     group.put(1, size);
                 }
                 '.' if !self.has_dot_all => group.put(1, Size::of_set(Set::of('\n').negated())),
+                '.' => group.put(1, Size::of_any()),
                 // Positions need no instruction at both ends of an expression.
                 '^' | '$' => group.put(1, Size::of(0)),
                 _ => group.put(1, Size::of(1)),
             }
         }
-        let size = match group.longest() {
-            // RE2 compiles no expression without a match. `\p{Greek}` has no character of Latin-1.
-            _ if self.may_have_no_match => 0,
-            // The other case of letters can join ranges.
-            size if self.has_fold => size.items,
-            size => size.ranges,
-        };
-        let size = size.saturating_sub(n_prefix).saturating_add(empty);
-        if outer.is_empty() { Ok(size) } else { Err("a `(` has no `)`".to_owned()) }
+        // The other case of letters can join ranges.
+        let longest = group.longest();
+        let size = if self.has_fold { longest.joined() } else { longest };
+        // RE2 compiles no expression without a match. `\p{Greek}` has no character of Latin-1.
+        let bytes = if self.may_have_no_match { 0 } else { size.ranges };
+        let utf8 = if self.may_have_no_match_in_utf8 { 0 } else { size.utf8_ranges };
+        let [bytes, utf8] =
+            [bytes, utf8].map(|size| size.saturating_sub(n_prefix).saturating_add(empty));
+        if outer.is_empty() {
+            Ok(Sizes { bytes, utf8 })
+        } else {
+            Err("a `(` has no `)`".to_owned())
+        }
     }
 
     fn repeat(&mut self, group: &mut Group, operator: &str, n: u32) -> Result<(), String> {
@@ -255,8 +308,7 @@ impl<'a> Parser<'a> {
         }
         // `put` adds the size of the item again, with all copies.
         let last = group.last_size;
-        group.size.ranges -= last.ranges;
-        group.size.items -= last.items;
+        group.size = group.size.zip(last, u32::saturating_sub);
         let size = last.map(|size| size.saturating_mul(n));
         group.put(copies, size);
         group.last = Item::Repeated;
@@ -338,6 +390,7 @@ impl<'a> Parser<'a> {
             if !is_first && self.take("]") {
                 let set = if is_negated { set.negated() } else { set };
                 self.may_have_no_match |= set.is_empty();
+                self.may_have_no_match_in_utf8 |= set.is_empty() && set.beyond() == 0;
                 return Ok(set);
             }
             is_first = false;
@@ -405,9 +458,9 @@ impl<'a> Parser<'a> {
         }
         let code = match c {
             'p' | 'P' => {
-                self.unicode_class()?;
+                let name = self.unicode_class()?;
                 self.may_have_no_match = true;
-                return Ok(Escape::Set(Set::default()));
+                return Ok(Escape::Set(Set::of_unicode_class(name)));
             }
             // RE2 joins positions that are repeated.
             'A' | 'z' | 'b' | 'B' if !in_set => return Ok(Escape::Other(0)),
@@ -463,7 +516,8 @@ impl<'a> Parser<'a> {
         code.and_then(char::from_u32).ok_or_else(broken)
     }
 
-    fn unicode_class(&mut self) -> Result<(), String> {
+    /// Reads the name of a class such as `\p{Greek}`.
+    fn unicode_class(&mut self) -> Result<&'a str, String> {
         let name = match self.rest.strip_prefix('{') {
             Some(inside) => {
                 let (name, rest) = inside.split_once('}').ok_or("`\\p{` does not end")?;
@@ -483,7 +537,7 @@ impl<'a> Parser<'a> {
         let is_word = name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
         let is_known = name == "Any" || is_category && name.len() <= 2 || name.len() > 2 && is_word;
         if is_known {
-            Ok(())
+            Ok(name)
         } else {
             Err("there is no such class of Unicode characters".to_owned())
         }
@@ -504,8 +558,7 @@ impl Group {
     /// Adds an item that contains `copies` copies of its parts.
     fn put(&mut self, copies: u32, size: Size) {
         self.last_size = size;
-        self.size.ranges = self.size.ranges.saturating_add(size.ranges);
-        self.size.items = self.size.items.saturating_add(size.items);
+        self.size = self.size.zip(size, u32::saturating_add);
         self.last = Item::Single;
         self.copies = copies;
         self.copies_max = self.copies_max.max(copies);
@@ -513,7 +566,7 @@ impl Group {
 
     /// Returns the size of the longest alternative.
     fn longest(&self) -> Size {
-        self.size_max.map_or(self.size, |max| Size::of(max.max(self.size.items)))
+        self.size_max.map_or(self.size, |max| max.zip(self.size.joined(), u32::max))
     }
 }
 
@@ -570,11 +623,14 @@ mod tests {
     /// The verdicts are those of Envoy 1.40.
     #[test]
     fn syntax_of_re2_is_accepted_and_nothing_else() {
+        let newest = ENVOY.since(40);
+        let is_refused =
+            |pattern: &str| check(pattern).is_err_and(|(clients, _)| clients.intersects(newest));
         for pattern in ACCEPTED {
-            assert_eq!(check(pattern), Ok(()), "{pattern}");
+            assert!(!is_refused(pattern), "{pattern}");
         }
         for pattern in REFUSED {
-            assert!(check(pattern).is_err(), "{pattern}");
+            assert!(is_refused(pattern), "{pattern}");
         }
     }
 
@@ -582,9 +638,32 @@ mod tests {
     fn size_is_at_most_that_of_re2() {
         for (pattern, re2, own) in SIZES {
             assert!(own <= re2, "{pattern}");
-            assert_eq!(size(pattern), Ok(*own), "{pattern}");
+            assert_eq!(size(pattern).map(|size| size.bytes), Ok(*own), "{pattern}");
         }
         assert_eq!(check(&format!("^{}", "a".repeat(200))), Ok(()), "Envoy accepts it");
+    }
+
+    /// Envoy 1.36 to 1.38 count 8 instructions for `.`, and later versions 2.
+    #[test]
+    fn size_counts_characters_of_utf8_before_envoy_1_39() {
+        let refusing = |pattern: &str| check(pattern).err().map(|(clients, _)| clients);
+        assert_eq!(size("/users/.{36}/orders"), Ok(Sizes { bytes: 90, utf8: 306 }));
+        for (pattern, expected) in [
+            ("/users/.{36}/orders", Some(ENVOY.until(39))),
+            ("/users/.{10}/orders", None),
+            ("/\\S+/\\S+/\\S+/\\S+/\\S+/\\S+/\\S+/\\S+/\\S+", Some(ENVOY.until(39))),
+            ("/\\p{L}+", Some(ENVOY.until(39))),
+            ("/\\p{Zs}+", None),
+            ("(?s).{14}", Some(ENVOY.until(39))),
+            ("(?s).{13}", None),
+            ("[a-z]{96}", None),
+            ("[a-z]{97}", Some(ENVOY)),
+            ("\\w{95}", Some(ENVOY)),
+            ("(a|.){20}", Some(ENVOY.until(39))),
+            ("(", Some(ENVOY)),
+        ] {
+            assert_eq!(refusing(pattern), expected, "{pattern} {:?}", size(pattern));
+        }
     }
 
     /// The time must not grow with the square of the length; this test would take minutes.

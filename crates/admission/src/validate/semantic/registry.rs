@@ -5,6 +5,7 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use super::versions;
 use crate::{
     node::named,
     validate::{
@@ -127,7 +128,7 @@ pub(super) fn configuration<'m>(
     // An action of a matcher may be text.
     let is_text = categories == ["*"] && kind == "google.protobuf.StringValue";
     if is_text || exists(kind, categories) {
-        return;
+        return versions::extension(kind, categories, findings);
     }
     let category = match categories {
         ["*"] => String::new(),
