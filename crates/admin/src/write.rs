@@ -44,7 +44,7 @@ use crate::{
     unrequested_collections::collections_of,
     work::Size,
     write_access, write_check,
-    write_guards::rejection,
+    write_guards::{self, effects_of, rejection},
     write_input::{Input, reading_size},
     write_options::{Checked, check},
     write_profiles,
@@ -378,6 +378,8 @@ async fn commit_tried(
     let fleet = fleet_effects::fleet_effects(ctx, &tried, checked.effect).await?;
     let shared = write_check::shared_addresses(ctx, &tried, checked.validation, &fleet).await?;
     let mut guards = guards(ctx, &mut tried, &checked, &fleet).await?;
+    let effects = effects_of(&input.warnings, &ctx.deps.guards);
+    guards.extend(effects.map(|effects| write_guards::show(effects, &checked.confirmed, 0)));
     let Trial { mut transaction, before, applied: tried, dangling, replaced, published, .. } =
         tried;
     let (started, after) = (checked.started, &tried.state);

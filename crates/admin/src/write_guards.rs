@@ -18,11 +18,13 @@ mod view_sizes;
 use std::collections::BTreeSet;
 
 use chancery_admin_proto::v1 as pb;
+use chancery_admission::{Problem, Severity};
 
+use effects::EFFECTS_MAX;
 pub(crate) use effects::{Finding, Tried, findings};
 pub(crate) use suspects::Suspects;
 
-use settings::Guard;
+use settings::{Guard, GuardSettings};
 
 /// The maximum number of effects of one guard in the text of a rejection. A dry run lists more.
 const EFFECTS_SHOWN_MAX: usize = 3;
@@ -33,6 +35,18 @@ const EFFECTS_BYTES_MAX: usize = 700;
 pub(crate) fn unasked(not_asked: &[pb::ReplicaNotAsked]) -> Finding {
     let effects = not_asked.iter().map(|one| format!("replica {} {}", one.replica_id, one.message));
     Finding { guard: Guard::Unasked, effects: effects.collect(), n_omitted: 0 }
+}
+
+/// Returns the finding that clients accept resources of a write, and then their calls fail. `None` if they do not.
+pub(crate) fn effects_of(warnings: &[Problem], settings: &GuardSettings) -> Option<Finding> {
+    let is_guarded = |problem: &&Problem| {
+        let own = problem.scope.as_ref().map_or(settings, |scope| settings.of(scope));
+        problem.severity == Severity::Effect && own.applies(Guard::Effect)
+    };
+    let mut all = warnings.iter().filter(is_guarded);
+    let effects: Vec<String> = all.by_ref().take(EFFECTS_MAX).map(ToString::to_string).collect();
+    let n_omitted = all.count();
+    (!effects.is_empty()).then_some(Finding { guard: Guard::Effect, effects, n_omitted })
 }
 
 /// Converts a finding to a message.
@@ -83,7 +97,11 @@ fn effects(finding: &pb::GuardFinding) -> String {
     let mut shown: Vec<&str> =
         finding.effects.iter().take(EFFECTS_SHOWN_MAX).map(String::as_str).collect();
     let n_more = (finding.effects.len() - shown.len()) as u64 + finding.effects_omitted;
-    let what = if finding.guard == Guard::Unasked.name() { "replicas" } else { "views" };
+    let what = match finding.guard.as_str() {
+        name if name == Guard::Unasked.name() => "replicas",
+        name if name == Guard::Effect.name() => "effects",
+        _ => "views",
+    };
     let more = format!("and {n_more} more {what}");
     if n_more > 0 {
         shown.push(&more);
@@ -93,6 +111,8 @@ fn effects(finding: &pb::GuardFinding) -> String {
 
 #[cfg(test)]
 mod tests {
+    use chancery_model::ScopeName;
+
     use super::*;
 
     fn finding(guard: &str, effects: Vec<String>, confirmed: bool) -> pb::GuardFinding {
@@ -111,6 +131,25 @@ mod tests {
              replicas were not asked; nothing was written; to write it anyway, pass `--confirm \
              mass-deletion,view-change` (HTTP: confirm=mass-deletion,view-change)"
         );
+    }
+
+    #[test]
+    fn effects_of_a_write_are_those_of_scopes_that_apply_the_guard() {
+        let problem = |severity, scope: &str| Problem {
+            rule: "every RPC fails".to_owned(),
+            severity,
+            scope: Some(ScopeName::new(scope).unwrap()),
+            ..Problem::default()
+        };
+        let off = GuardSettings { off: vec!["effect".to_owned()], ..GuardSettings::default() };
+        let scopes = [(ScopeName::new("lab").unwrap(), off)].into();
+        let settings = GuardSettings { scopes, ..GuardSettings::default() };
+        let of = |problems: &[Problem]| effects_of(problems, &settings).map(|one| one.effects);
+        assert_eq!(
+            of(&[problem(Severity::Warning, "edge"), problem(Severity::Effect, "lab")]),
+            None
+        );
+        assert_eq!(of(&[problem(Severity::Effect, "edge")]).unwrap(), ["every RPC fails"]);
     }
 
     /// The start of a status survives a limit of its length, so the end must come within that limit.

@@ -219,7 +219,7 @@ impl Import<'_> {
                         let (conflicts, this) = (&mut self.conflicts, (self.scope, &draft));
                         conflicts.check(this, self.validation, &mut errors, &mut warnings);
                         warnings.extend(note);
-                        self.warnings.add_faults(&place, warnings);
+                        self.warnings.add_findings(&place, self.scope, warnings);
                         self.report.add_findings(&place, self.scope, errors);
                         self.drafts.push(draft);
                         let document = None;

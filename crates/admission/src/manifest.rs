@@ -454,7 +454,7 @@ impl<'a> Admission<'a> {
         warnings.extend(note);
         if !warnings.is_empty() {
             let place = place(origin, &resource::label(node));
-            self.warnings.add_faults(&place, warnings);
+            self.warnings.add_findings(&place, &scope, warnings);
         }
         if !errors.is_empty() {
             let place = place(origin, &resource::label(node));

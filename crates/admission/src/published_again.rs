@@ -27,7 +27,7 @@ pub fn check_again(
         let name = draft.key.name.base();
         let resource = Some(label(draft.key.type_url.as_str(), Some(name)));
         let place = Place { resource, ..Place::default() };
-        warnings.add_faults(&place, warned);
+        warnings.add_findings(&place, scope, warned);
         report.add_findings(&place, scope, errors);
     }
     report.finish(warnings.into_problems())

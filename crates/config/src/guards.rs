@@ -18,8 +18,8 @@ section! {
         let guards = GuardSettings::default();
 
         /// The guards that this replica does not apply: mass-deletion, empty-endpoints,
-        /// cluster-in-use, view-change, sotw-size, unasked, or all. Guards reject writes that may
-        /// take down connected nodes, unless the write confirms them (--confirm).
+        /// cluster-in-use, view-change, sotw-size, unasked, effect, or all. Guards reject writes that
+        /// may take down connected nodes, unless the write confirms them (--confirm).
         off: Vec<String> = guards.off;
         /// mass-deletion: the maximum share of the resources of one type in the view of a node that
         /// a write may delete, in percent.

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The maximum number of listed effects of one guard.
-const EFFECTS_MAX: usize = 100;
+pub(super) const EFFECTS_MAX: usize = 100;
 /// The maximum number of scopes in an effect.
 const SCOPES_MAX: usize = 5;
 

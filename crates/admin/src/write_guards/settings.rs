@@ -19,23 +19,33 @@ pub(crate) enum Guard {
     SotwSize,
     /// Replicas did not answer which of their nodes a write concerns, so the other guards do not know these nodes.
     Unasked,
+    /// Clients accept a resource, and then their calls fail.
+    Effect,
 }
 
 /// The names of all guards.
-pub const GUARD_NAMES: [&str; 6] =
-    ["mass-deletion", "empty-endpoints", "cluster-in-use", "view-change", "sotw-size", "unasked"];
+pub const GUARD_NAMES: [&str; 7] = [
+    "mass-deletion",
+    "empty-endpoints",
+    "cluster-in-use",
+    "view-change",
+    "sotw-size",
+    "unasked",
+    "effect",
+];
 
 /// The name that stands for all guards.
 pub const ALL_GUARDS: &str = "all";
 
 impl Guard {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::MassDeletion,
         Self::EmptyEndpoints,
         Self::ClusterInUse,
         Self::ViewChange,
         Self::SotwSize,
         Self::Unasked,
+        Self::Effect,
     ];
 
     /// Returns the name.
@@ -142,7 +152,7 @@ mod tests {
         assert_eq!(
             guards(&["view".to_owned()]).unwrap_err(),
             "\"view\" is not a guard; the guards are mass-deletion, empty-endpoints, cluster-in-use, view-change, \
-             sotw-size, unasked, or all"
+             sotw-size, unasked, effect, or all"
         );
     }
 }

@@ -33,7 +33,12 @@ pub(crate) fn found(clients: &str, resource: &Json) -> Vec<Problem> {
 
 const ALL: &str = "grpc-cpp grpc-go grpc-java grpc-node";
 
-/// Returns `path: id: clients` of each refusal, and `path: id` of each warning.
+/// Returns whether a finding says what happens to calls although clients accept the resource.
+fn is_effect(problem: &Problem) -> bool {
+    problem.id.starts_with("grpc.effect.") || problem.id == "grpc.no_endpoint"
+}
+
+/// Returns `path: id: clients` of each refusal, and `path: id` of each warning. Effects have tests of their own.
 fn shown(problems: &[Problem]) -> Vec<String> {
     let show = |problem: &Problem| {
         let path = problem.field_path.as_deref().unwrap_or_default();
@@ -43,7 +48,7 @@ fn shown(problems: &[Problem]) -> Vec<String> {
             _ => format!("{path}: {}", problem.id),
         }
     };
-    problems.iter().map(show).collect()
+    problems.iter().filter(|problem| !is_effect(problem)).map(show).collect()
 }
 
 /// Asserts the findings of all gRPC clients.
@@ -57,10 +62,7 @@ pub(crate) fn assert_refused(cases: &[(Json, &[&str])]) {
 pub(crate) fn assert_accepted(resources: &[Json]) {
     for resource in resources {
         let found = found(ALL, resource);
-        assert!(
-            found.iter().all(|one| one.severity == Severity::Warning),
-            "{resource:#} {found:?}"
-        );
+        assert!(found.iter().all(|one| one.severity != Severity::Error), "{resource:#} {found:?}");
     }
 }
 

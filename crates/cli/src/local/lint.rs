@@ -36,7 +36,7 @@ pub(crate) struct Lint {
     /// Check for these clients, such as envoy,grpc-go@1.70 [default: envoy]
     ///
     /// A client is envoy, grpc-cpp, grpc-go, grpc-java or grpc-node, with an optional version. grpc-cpp stands
-    /// for C++, Python, Ruby and PHP. The version of envoy has no effect: the rules are those of Envoy 1.40.
+    /// for C++, Python, Ruby and PHP. Without a version, the rules are those of the newest known version.
     /// Without this flag, the rules of gRPC clients apply only to listeners with api_listener, as warnings.
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',')]
     profile: Vec<ClientProfile>,
@@ -51,7 +51,7 @@ pub(crate) struct Lint {
 /// The lowest severity that fails the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum FailOn {
-    /// Findings for which a server refuses a write
+    /// Findings for which a server refuses a write, and effects
     Error,
     /// All findings
     Warning,
@@ -97,7 +97,7 @@ impl Lint {
             return Err(Failure::lines(unreadable));
         }
         let fails = match self.fail_on {
-            FailOn::Error => findings.n_errors() > 0,
+            FailOn::Error => findings.problems.iter().any(|one| one.severity < Severity::Warning),
             FailOn::Warning => !findings.problems.is_empty(),
         };
         if fails { Err(Failure::with_exit(Exit::Findings, findings.summary())) } else { Ok(()) }
@@ -105,18 +105,24 @@ impl Lint {
 }
 
 impl Findings {
-    fn n_errors(&self) -> usize {
-        self.problems.iter().filter(|one| one.severity == Severity::Error).count()
+    /// Returns the numbers of errors, effects and warnings.
+    fn counts(&self) -> [usize; 3] {
+        [Severity::Error, Severity::Effect, Severity::Warning]
+            .map(|severity| self.problems.iter().filter(|one| one.severity == severity).count())
     }
 
     /// Returns the numbers of findings as one line.
     fn summary(&self) -> String {
-        let (errors, all) = (self.n_errors(), self.problems.len());
+        let [errors, effects, warnings] = self.counts();
         let n = |n: usize, what| count(n as u64, what);
+        let effects = match effects {
+            0 => String::new(),
+            effects => format!(", {}", n(effects, "effect")),
+        };
         format!(
-            "{}, {} in {}; checked for {}",
+            "{}{effects}, {} in {}; checked for {}",
             n(errors, "error"),
-            n(all - errors, "warning"),
+            n(warnings, "warning"),
             n(self.n_files, "file"),
             self.profiles.join(", ")
         )
@@ -162,11 +168,12 @@ impl Findings {
                 "fix": problem.fix,
             })
         };
-        let errors = self.n_errors();
+        let [errors, effects, warnings] = self.counts();
         json!({
             "findings": self.problems.iter().map(finding).collect::<Vec<Value>>(),
             "errors": errors,
-            "warnings": self.problems.len() - errors,
+            "effects": effects,
+            "warnings": warnings,
             "files": self.n_files,
             "profiles": self.profiles,
         })

@@ -105,6 +105,7 @@ pub(crate) struct Write {
     /// view-change: gives connected nodes other resources, or none, by a change of assignments.
     /// sotw-size: makes a SotW response larger than gRPC clients accept by default.
     /// unasked: a replica did not answer whether the write concerns its nodes.
+    /// effect: clients accept a resource, and then their calls fail.
     #[arg(long, value_name = "GUARD[,GUARD]", value_delimiter = ',', value_parser = guard_name, verbatim_doc_comment)]
     pub(crate) confirm: Vec<&'static str>,
     /// Send the resources of this write to clients, even if a freeze holds their scopes

@@ -1,11 +1,16 @@
 //! Clusters (GRPCV-40 to -50).
 
+use std::net::Ipv4Addr;
+
 use super::{
-    metadata, policy,
-    rules::{ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, extension, is_duration, is_own_source},
+    endpoint, metadata, policy,
+    rules::{
+        ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, SIGNED_MAX, extension, is_duration,
+        is_duration_of_java, is_own_source,
+    },
     tls,
 };
-use crate::validate::tree::Message;
+use crate::{node::shown, validate::tree::Message};
 
 // Values of `Cluster.type`.
 const LOGICAL_DNS: u64 = 2;
@@ -32,7 +37,7 @@ pub(super) fn is_for_grpc(cluster: &Message<'_>) -> bool {
 
 pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut Rules) {
     match cluster.message("cluster_type") {
-        Some(custom) => custom_type(custom, &at.field("cluster_type"), rules),
+        Some(custom) => custom_type(custom, cluster.text("name"), &at.field("cluster_type"), rules),
         None => match cluster.bits("type") {
             EDS => eds(cluster, at, rules),
             LOGICAL_DNS => logical_dns(cluster, &at.field("load_assignment"), rules),
@@ -77,7 +82,7 @@ fn connections(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     }
 }
 
-fn custom_type(custom: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+fn custom_type(custom: &Message<'_>, name: &str, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.cluster_type";
     let config = custom.message("typed_config");
     let at_config = at.field("typed_config");
@@ -95,6 +100,13 @@ fn custom_type(custom: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         rules.refuse(&at.field("name"), GO | JAVA, ID, reason, fix);
     }
     let content = custom.any("typed_config");
+    let mut inner = content.into_iter().flat_map(|content| content.texts("clusters"));
+    if inner.any(|inner| inner == name) {
+        let effect = "every RPC fails, because the aggregate cluster contains itself";
+        let at = at_config.field("clusters");
+        let fix = "remove the cluster from its list";
+        rules.effect(&at, GO | JAVA, "grpc.effect.aggregate_loop", effect, fix);
+    }
     if content
         .is_some_and(|content| content.kind.name == AGGREGATE_CONFIG && !content.has("clusters"))
     {
@@ -118,6 +130,18 @@ fn eds(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let at = at.field("service_name");
         rules.refuse(&at, GO | JAVA | NODE, "grpc.service_name", reason, "give service_name");
     }
+    if let Some(authority) = authority(service_name) {
+        let rule = format!(
+            "gRPC clients whose bootstrap has no authority {} never ask for these endpoints, and every RPC fails",
+            shown(authority)
+        );
+        rules.note(&at.field("service_name"), GO | JAVA, "grpc.authority", rule);
+    }
+}
+
+/// Returns the authority of a structured name.
+fn authority(name: &str) -> Option<&str> {
+    name.strip_prefix("xdstp://")?.split('/').next()
 }
 
 fn logical_dns(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
@@ -154,6 +178,16 @@ fn logical_dns(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let reason = "the name to resolve is missing";
         rules.refuse(&at.field("address"), CPP | GO | NODE, ID, reason, "");
     }
+    if !is_host_of_java(socket.text("address")) || socket.bits("port_value") > 65535 {
+        let effect = "every RPC fails until the application creates another channel, because Java cannot read the name \
+                      and the port as those of a URI";
+        let fix = "use a DNS name of letters, digits, hyphens and dots";
+        rules.effect(&at.field("address"), JAVA, "grpc.effect.dns_name", effect, fix);
+    }
+    if socket.has("port_value") && socket.bits("port_value") == 0 {
+        let effect = "every RPC fails, because the port is 0";
+        rules.effect(&at.field("port_value"), JAVA, "grpc.effect.port", effect, "give port_value");
+    }
     let has_port = socket.has("port_value");
     let clients = (CPP | NODE | JAVA).when(!has_port) | GO.when(socket.bits("port_value") == 0);
     rules.refuse(&at.field("port_value"), clients, ID, "a port other than 0 is required", "");
@@ -178,11 +212,47 @@ fn transport_socket(socket: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     }
 }
 
+/// The counts of hosts and requests that Java reads with a sign.
+const SIGNED_COUNTS: [&str; 4] = [
+    "success_rate_minimum_hosts",
+    "success_rate_request_volume",
+    "failure_percentage_minimum_hosts",
+    "failure_percentage_request_volume",
+];
+
+/// Returns whether Java's `URI` reads a text as a host: an IP address, or a name whose last label begins with a letter.
+fn is_host_of_java(text: &str) -> bool {
+    let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    if let Some(ip) = inside {
+        return endpoint::ip(ip).is_some_and(|ip| ip.is_ipv6());
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_label = |label: &str| {
+        let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        is_end(label.chars().next())
+            && is_end(label.chars().last())
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    };
+    let last = name.rsplit('.').next().unwrap_or_default();
+    text.parse::<Ipv4Addr>().is_ok()
+        || name.split('.').all(is_label) && last.starts_with(|c: char| c.is_ascii_alphabetic())
+}
+
 fn outlier_detection(detection: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.outlier_detection";
     for field in ["interval", "base_ejection_time", "max_ejection_time"] {
-        if detection.message(field).is_some_and(|duration| !is_duration(duration)) {
-            rules.refuse(&at.field(field), ALL, ID, DURATION, "");
+        if let Some(duration) = detection.message(field) {
+            let clients =
+                ALL.when(!is_duration(duration)) | JAVA.when(!is_duration_of_java(duration));
+            rules.refuse(&at.field(field), clients, ID, DURATION, "");
+        }
+    }
+    for field in SIGNED_COUNTS {
+        if let Some(n) = detection.wrapped(field).filter(|n| *n > SIGNED_MAX) {
+            let effect = format!(
+                "every RPC fails until the application creates another channel, because {n} is above {SIGNED_MAX}"
+            );
+            rules.effect(&at.field(field), JAVA, "grpc.effect.outlier_count", effect, "lower it");
         }
     }
     for (field, clients) in [
@@ -213,5 +283,21 @@ fn upstream_config(config: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if timeout.is_some_and(|timeout| !is_duration(timeout)) {
         let at = at.field("common_http_protocol_options");
         rules.refuse(&at.field("idle_timeout"), CPP, ID, DURATION, "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_of_java_is_a_name_or_an_address() {
+        for host in ["web", "web.example", "web.example.", "a-b.c1", "10.0.0.1", "[::1]"] {
+            assert!(is_host_of_java(host), "{host}");
+        }
+        for host in ["", "a_b.example", "-a.example", "a..b", "a b", "1.2.3", "web.1", "::1", "a/b"]
+        {
+            assert!(!is_host_of_java(host), "{host}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     metadata,
-    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules},
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules, SIGNED_MAX},
 };
 use crate::{node::shown, validate::tree::Message};
 
@@ -44,6 +44,12 @@ pub(super) fn check(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
             let fix = "give locality, for example {zone: a}";
             rules.refuse(&at.field("locality"), clients, "grpc.locality", reason, fix);
         }
+        if weight(locality) > SIGNED_MAX {
+            let effect =
+                format!("the locality gets no RPC, because its weight is above {SIGNED_MAX}");
+            let at = at.field("load_balancing_weight");
+            rules.effect(&at, JAVA, "grpc.effect.locality_weight", effect, "lower the weights");
+        }
         if let Some(leds) = locality.message("leds_cluster_locality_config") {
             leds_source(leds, &at.field("leds_cluster_locality_config"), rules);
         }
@@ -60,9 +66,21 @@ pub(super) fn check(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
             addresses.check(endpoint, clients, &list.index(position), rules);
         }
     }
+    if !assignment.messages("endpoints").any(has_usable_endpoint) {
+        let rule = "gRPC clients (Java) keep the endpoints of the previous assignment, because this one has no endpoint \
+                    that they can use";
+        rules.note(&list, JAVA, "grpc.no_endpoint", rule);
+    }
     if let Some(policy) = assignment.message("policy") {
         drop_overloads(policy, &at.field("policy"), rules);
     }
+}
+
+/// Returns whether gRPC clients use an endpoint of a locality: the locality has a weight, and the endpoint is `HEALTHY` or
+/// `UNKNOWN`.
+fn has_usable_endpoint(locality: &Message<'_>) -> bool {
+    weight(locality) > 0
+        && locality.messages("lb_endpoints").any(|endpoint| endpoint.bits("health_status") <= 1)
 }
 
 /// The priorities have no gaps, and the sum of the weights of each fits into 32 bits.
@@ -202,6 +220,11 @@ impl<'m> Addresses<'m> {
             let fix = "use an IP address, or a cluster of type LOGICAL_DNS";
             let readers = clients & (CPP | NODE | JAVA_WITHOUT_DNS);
             rules.refuse(&at.field("address"), readers, ID, reason, fix);
+        }
+        if port == 0 {
+            let effect = "RPCs to this endpoint fail, because its port is 0";
+            let at = at.field("port_value");
+            rules.effect(&at, clients & (GO | JAVA), "grpc.effect.port", effect, "give port_value");
         }
         if port > 65535 {
             let reason = format!("the port {port} is above 65535");

@@ -68,6 +68,9 @@ fn check(manager: &Message<'_>, side: Side, clients: Clients, at: &At<'_>, rules
     if rds.text("route_config_name").is_empty() {
         let reason = "the name of the route configuration is empty";
         let at = at.field("route_config_name");
-        rules.refuse(&at, clients & GO, "grpc.route_source", reason, "give route_config_name");
+        let fix = "give route_config_name";
+        rules.refuse(&at, clients & GO, "grpc.route_source", reason, fix);
+        let effect = "every RPC fails after 15s, because no route configuration has an empty name";
+        rules.effect(&at, clients & JAVA, "grpc.effect.route_name", effect, fix);
     }
 }

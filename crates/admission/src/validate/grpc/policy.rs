@@ -207,6 +207,7 @@ fn place(at: &At<'_>, path: &str, then: impl FnOnce(&At<'_>)) {
 /// Checks `lb_policy` for some clients.
 fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.lb_policy";
+    let has_policy = cluster.has("load_balancing_policy");
     match cluster.bits("lb_policy") {
         ROUND_ROBIN => {}
         RING_HASH => {
@@ -234,6 +235,9 @@ fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rule
             let reason = format!("the size {size} is greater than maximum_ring_size");
             let at = at.field("minimum_ring_size");
             rules.refuse(&at, clients & (cpp | java), ID, reason, "");
+            if !has_policy {
+                ring_of_go(min, max, &at, rules);
+            }
         }
         LEAST_REQUEST => {
             let reason = "the lb_policy LEAST_REQUEST is not supported";
@@ -255,7 +259,7 @@ fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rule
             }
         }
         _ => {
-            let reason = if cluster.has("load_balancing_policy") {
+            let reason = if has_policy {
                 "Go checks lb_policy even if load_balancing_policy overrides it, and does not support this lb_policy"
             } else {
                 "gRPC supports only the policies ROUND_ROBIN, RING_HASH and LEAST_REQUEST"
@@ -263,5 +267,17 @@ fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rule
             let fix = "remove lb_policy, and set load_balancing_policy";
             rules.refuse(&at.field("lb_policy"), clients, ID, reason, fix);
         }
+    }
+}
+
+/// Go does not check the sizes of a ring before it uses them. A size of 0 is absent.
+fn ring_of_go(min: Option<u64>, max: Option<u64>, at: &At<'_>, rules: &mut Rules) {
+    let size = |size: Option<u64>, default| size.filter(|size| *size > 0).unwrap_or(default);
+    let (min, max) = (size(min, RING_MIN), size(max, RING_MAX));
+    if min > max || max > RING_MAX {
+        let effect = format!(
+            "every RPC fails, because the ring sizes {min} and {max} are not in order, or exceed {RING_MAX}"
+        );
+        rules.effect(at, GO, "grpc.effect.ring_size", effect, "");
     }
 }

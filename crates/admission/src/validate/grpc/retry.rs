@@ -1,7 +1,7 @@
 //! Retry policies (GRPCV-31).
 
 use super::rules::{
-    ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, is_duration, is_duration_of_java,
+    ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, SIGNED_MAX, is_duration, is_duration_of_java,
 };
 use crate::validate::tree::{Message, nanos};
 
@@ -18,6 +18,7 @@ pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let fix = "remove the retry policy";
         rules.refuse(&at.field("num_retries"), ALL - JAVA, ID, reason, fix);
     }
+    attempts(policy, at, rules);
     let Some(backoff) = policy.message("retry_back_off") else { return };
     let at = at.field("retry_back_off");
     let Some(base) = backoff.message("base_interval") else {
@@ -41,4 +42,23 @@ pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         JAVA.when(nanos(max) < in_nanos) | NODE.when(millis_of_node(max) < millis_of_node(base));
     let reason = "the interval is shorter than base_interval";
     rules.refuse(&at.field("max_interval"), clients, ID, reason, "");
+}
+
+/// The statuses for which Java retries.
+const STATUSES: [&str; 5] =
+    ["cancelled", "deadline-exceeded", "internal", "resource-exhausted", "unavailable"];
+
+/// Java counts attempts with 32 bits and a sign, and fails each RPC if there are fewer than 2.
+fn attempts(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    let retries_on = |name: &str| {
+        STATUSES.contains(&name.trim().to_ascii_lowercase().replace('_', "-").as_str())
+    };
+    let has_status = policy.text("retry_on").split(',').any(retries_on);
+    let n = policy.wrapped("num_retries").unwrap_or(1);
+    if has_status && (n == 0 || n >= SIGNED_MAX) {
+        let effect =
+            format!("every RPC fails, because {n} retries are not 1 to {}", SIGNED_MAX - 1);
+        let fix = "remove the retry policy, or set num_retries to at least 1";
+        rules.effect(&at.field("num_retries"), JAVA, "grpc.effect.retries", effect, fix);
+    }
 }

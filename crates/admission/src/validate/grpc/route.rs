@@ -29,11 +29,28 @@ pub(super) fn check(config: &Message<'_>, side: Option<Side>, at: &At<'_>, rules
                 retry::check(policy, &at.field("retry_policy"), rules);
             });
         }
+        if side != Some(Side::Server) && has_no_cluster(host) {
+            let effect = "every RPC of the channel fails, because no route of the virtual host selects a cluster";
+            let fix = "add a route with a cluster";
+            rules.effect(&at.field("routes"), JAVA, "grpc.effect.no_cluster", effect, fix);
+        }
         for (index, route) in host.messages("routes").enumerate() {
             let list = at.field("routes");
             self::route(route, &plugins, side, &list.index(index), rules);
         }
     }
+}
+
+/// Returns whether a virtual host has routes, and Java skips all of them, or finds no cluster in them.
+fn has_no_cluster(host: &Message<'_>) -> bool {
+    const KINDS: [&str; 3] = ["cluster", "weighted_clusters", "cluster_specifier_plugin"];
+    let is_skipped = |route: &Message<'_>| {
+        let matcher = route.message("match");
+        let action = route.message("route");
+        matcher.is_some_and(|matcher| matcher.has("query_parameters"))
+            || action.is_some_and(|action| !KINDS.iter().any(|kind| action.has(kind)))
+    };
+    host.has("routes") && host.messages("routes").all(is_skipped)
 }
 
 /// The plugins by name: whether clients without the plugin skip the routes that use it.
@@ -217,7 +234,9 @@ fn action(
     if action.has("cluster") {
         if action.text("cluster").is_empty() {
             let reason = "the name of the cluster is empty";
-            rules.refuse(&at.field("cluster"), clients & CPP, "grpc.route_cluster", reason, "");
+            let at = at.field("cluster");
+            rules.refuse(&at, clients & CPP, "grpc.route_cluster", reason, "");
+            no_name(&at, clients, rules);
         }
         return clients;
     }
@@ -253,6 +272,12 @@ fn action(
     clients & NODE
 }
 
+/// Records that the calls of a channel fail because a cluster has no name.
+fn no_name(at: &At<'_>, clients: Clients, rules: &mut Rules) {
+    let effect = "every RPC of the channel fails, because the name of a cluster is empty";
+    rules.effect(at, clients & (GO | JAVA), "grpc.effect.cluster_name", effect, "name a cluster");
+}
+
 /// Checks the hash policies. Clients ignore those of other kinds (GRPCV-33).
 fn hash_policies(action: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.hash_policy";
@@ -286,7 +311,9 @@ fn weighted_clusters(weighted: &Message<'_>, clients: Clients, at: &At<'_>, rule
         sum = sum.saturating_add(weight.unwrap_or(0));
         if cluster.text("name").is_empty() {
             let reason = "the name of a weighted cluster is empty";
-            rules.refuse(&at.field("name"), clients & CPP, ID, reason, "give name");
+            let at = at.field("name");
+            rules.refuse(&at, clients & CPP, ID, reason, "give name");
+            no_name(&at, clients - GO.when(weight.unwrap_or(0) == 0), rules);
         }
         if weight.is_none() {
             let reason = "a weighted cluster needs a weight";

@@ -398,3 +398,96 @@ fn profile_without_a_version_is_the_newest() {
          address"
     );
 }
+
+fn effects(client: &str, resource: &Json) -> Vec<String> {
+    let found = found(client, resource);
+    let effects = found.into_iter().filter(|problem| problem.severity == Severity::Effect);
+    effects.map(|problem| problem.id).collect()
+}
+
+/// Clients accept these resources, and then calls fail.
+#[test]
+fn resource_after_which_calls_fail_has_an_effect() {
+    let legacy =
+        |config: &Json| cluster(&json!({"lb_policy": "RING_HASH", "ring_hash_lb_config": config}));
+    let weighted = |name: &str, weight: u32| {
+        let clusters = json!([{"name": name, "weight": weight}, {"name": "b", "weight": 1}]);
+        action(&json!({"weighted_clusters": {"clusters": clusters}}))
+    };
+    let retries = |n: u32, retry_on: &str| {
+        action(&json!({"cluster": "c", "retry_policy": {"num_retries": n, "retry_on": retry_on}}))
+    };
+    let of_weight = |weight: u32| {
+        let rest =
+            json!({"load_balancing_weight": weight, "lb_endpoints": [endpoint("10.0.0.1", 80)]});
+        assignment(&json!([locality("a", &rest)]))
+    };
+    let looping = |name: &str| with(aggregate(&json!({})), &json!({"name": name}));
+    let rds = |name: &str| {
+        let rds = json!({"route_config_name": name, "config_source": {"ads": {}}});
+        super::listener::api(&manager(&json!({"rds": rds})))
+    };
+    let dns = |port: u32| {
+        let endpoints = json!([{"lb_endpoints": [endpoint("web.example", port)]}]);
+        let assignment = json!({"cluster_name": "web", "endpoints": endpoints});
+        plain_cluster(&json!({"type": "LOGICAL_DNS", "load_assignment": assignment}))
+    };
+    let (go, java) = ("grpc-go", "grpc-java");
+    for (resource, id, clients) in [
+        (legacy(&json!({"minimum_ring_size": 9_000_000})), "ring_size", &[go][..]),
+        (legacy(&json!({"minimum_ring_size": 10, "maximum_ring_size": 5})), "ring_size", &[go]),
+        (legacy(&json!({"maximum_ring_size": 512})), "ring_size", &[go]),
+        (legacy(&json!({"minimum_ring_size": 5, "maximum_ring_size": 10})), "ring_size", &[]),
+        (action(&json!({"cluster": ""})), "cluster_name", &[go, java]),
+        (weighted("", 1), "cluster_name", &[go, java]),
+        (weighted("", 0), "cluster_name", &[java]),
+        (weighted("a", 1), "cluster_name", &[]),
+        (retries(0, "unavailable"), "retries", &[java]),
+        (retries(4_294_967_295, "5xx,unavailable"), "retries", &[java]),
+        (retries(0, "5xx"), "retries", &[]),
+        (retries(1, "unavailable"), "retries", &[]),
+        (of_weight(2_147_483_648), "locality_weight", &[java]),
+        (of_weight(2_147_483_647), "locality_weight", &[]),
+        (looping("a"), "aggregate_loop", &[go, java]),
+        (looping("b"), "aggregate_loop", &[]),
+        (rds(""), "route_name", &[java]),
+        (rds("r"), "route_name", &[]),
+        (endpoints(&json!([endpoint("10.0.0.1", 0)])), "port", &[go, java]),
+        (endpoints(&json!([endpoint("10.0.0.1", 1)])), "port", &[]),
+        (dns(0), "port", &[java]),
+        (dns(80), "port", &[]),
+    ] {
+        for client in [go, java] {
+            let expected = clients.contains(&client).then(|| format!("grpc.effect.{id}"));
+            let found = effects(client, &resource);
+            assert_eq!(found, Vec::from_iter(expected), "{client} {resource:#}");
+        }
+    }
+}
+
+/// Java keeps the endpoints of the previous assignment. The bootstrap of a client decides about its authorities.
+#[test]
+fn assignment_without_a_usable_endpoint_is_a_warning() {
+    let health = |state: &str| {
+        let endpoint = with(endpoint("10.0.0.1", 80), &json!({"health_status": state}));
+        endpoints(&json!([endpoint]))
+    };
+    let of = |resource: &Json| {
+        let found = found("grpc-java", resource);
+        assert!(found.iter().all(|problem| problem.severity == Severity::Warning), "{found:?}");
+        found.into_iter().map(|problem| problem.id).collect::<Vec<_>>()
+    };
+    for state in ["UNHEALTHY", "DRAINING"] {
+        assert_eq!(of(&health(state)), ["grpc.no_endpoint"], "{state}");
+    }
+    assert_eq!(of(&health("HEALTHY")), [""; 0]);
+    assert_eq!(of(&assignment(&json!([]))), ["grpc.no_endpoint"]);
+    let named = |service_name: &str| {
+        cluster(
+            &json!({"eds_cluster_config": {"eds_config": {"ads": {}}, "service_name": service_name}}),
+        )
+    };
+    let name = "xdstp://a/envoy.config.endpoint.v3.ClusterLoadAssignment/b";
+    assert_eq!(of(&named(name)), ["grpc.authority"]);
+    assert_eq!(of(&named("b")), [""; 0]);
+}
