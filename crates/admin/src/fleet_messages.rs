@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use chancery_admin_proto::v1 as pb_admin;
-use chancery_admission::{ClientProfile, ConnectedClients};
+use chancery_admission::{ConnectedClient, ConnectedClients};
 use chancery_model::{ScopeName, Transaction, TypeUrl};
 use chancery_raft_proto::v1 as pb;
 use chancery_store::{AskLimits, NoAnswer, Unanswered, rules_from_proto, rules_to_proto};
@@ -119,26 +119,36 @@ impl WriteEffects {
 
 /// Encodes the clients of a replica.
 pub(crate) fn encode_clients(clients: &ConnectedClients) -> Bytes {
-    let mut kinds: BTreeMap<ClientProfile, Vec<String>> = BTreeMap::new();
+    let mut kinds: BTreeMap<ConnectedClient, (Vec<String>, Vec<u64>)> = BTreeMap::new();
     for (scope, profiles) in clients {
-        for profile in profiles {
-            kinds.entry(*profile).or_default().push(scope.to_string());
+        for (client, n) in profiles {
+            let (scopes, nodes) = kinds.entry(*client).or_default();
+            scopes.push(scope.to_string());
+            nodes.push(*n);
         }
     }
-    let kinds = kinds
-        .into_iter()
-        .map(|(profile, scopes)| pb::ClientKind { profile: profile.to_string(), scopes });
+    let kinds = kinds.into_iter().map(|(client, (scopes, nodes))| {
+        let ConnectedClient { profile, patch } = client;
+        pb::ClientKind { profile: profile.to_string(), scopes, nodes, patch }
+    });
     pb::ClientsAnswer { kinds: kinds.collect() }.encode_to_vec().into()
 }
 
 /// Adds the clients of another replica.
 pub(crate) fn add_clients(clients: &mut ConnectedClients, body: Bytes) -> Result<(), NoAnswer> {
     let answer = pb::ClientsAnswer::decode(body).map_err(invalid)?;
-    for pb::ClientKind { profile, scopes } in answer.kinds {
-        let profile: ClientProfile = profile.parse().map_err(invalid)?;
-        for scope in scopes {
+    for pb::ClientKind { profile, scopes, nodes, patch } in answer.kinds {
+        let ConnectedClient { profile, .. } = ConnectedClient::read(&profile).map_err(invalid)?;
+        // An earlier release does not count the nodes.
+        let nodes = nodes.into_iter().chain(std::iter::repeat(1));
+        for (scope, n) in scopes.into_iter().zip(nodes) {
             let scope = ScopeName::new(&scope).map_err(invalid)?;
-            clients.entry(scope).or_default().insert(profile);
+            let count: &mut u64 = clients
+                .entry(scope)
+                .or_default()
+                .entry(ConnectedClient { profile, patch })
+                .or_default();
+            *count = count.saturating_add(n);
         }
     }
     Ok(())
@@ -155,6 +165,7 @@ fn group_to_proto(((before, after), users): ((Scopes, Scopes), Users)) -> pb::No
         same,
         nodes: users.n_nodes as u64,
         sotw_types: users.sotw_types.iter().take(TYPES_MAX).map(ToString::to_string).collect(),
+        grpc_nodes: users.n_grpc as u64,
     }
 }
 
@@ -169,8 +180,9 @@ fn group_from_proto(group: pb::NodeGroup) -> Result<((Scopes, Scopes), Users), N
     let after = if group.same { before.clone() } else { list(group.after)? };
     let types = group.sotw_types.iter().map(|url| TypeUrl::new(url));
     let sotw_types = types.collect::<Result<_, _>>().map_err(invalid)?;
-    let n_nodes = usize::try_from(group.nodes).unwrap_or(usize::MAX);
-    Ok(((before, after), Users { n_nodes, sotw_types }))
+    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let (n_nodes, n_grpc) = (number(group.nodes), number(group.grpc_nodes));
+    Ok(((before, after), Users { n_nodes, sotw_types, n_grpc }))
 }
 
 fn access_to_proto(
@@ -214,7 +226,8 @@ mod tests {
     }
 
     fn users(n_nodes: usize) -> Users {
-        Users { n_nodes, sotw_types: BTreeSet::from([TypeUrl::from_static(types::CLUSTER)]) }
+        let sotw_types = BTreeSet::from([TypeUrl::from_static(types::CLUSTER)]);
+        Users { n_nodes, sotw_types, n_grpc: 1 }
     }
 
     /// A question has the changed rules, and nothing else of the write.
@@ -287,21 +300,21 @@ mod tests {
     #[test]
     fn clients_of_several_replicas_are_merged() {
         let one = |scope: &str, profile: &str| {
-            let profiles = BTreeSet::from([profile.parse().unwrap()]);
+            let profiles = BTreeMap::from([(ConnectedClient::read(profile).unwrap(), 2)]);
             ConnectedClients::from([(ScopeName::new(scope).unwrap(), profiles)])
         };
-        let mut clients = one("mesh", "grpc-go@1.85");
-        for other in [one("mesh", "envoy@1.40"), one("edge", "grpc-cpp"), one("mesh", "envoy@1.40")]
-        {
+        let mut clients = one("mesh", "grpc-go@1.85.0");
+        let envoy = || one("mesh", "envoy@1.20.3");
+        for other in [envoy(), one("edge", "grpc-cpp"), envoy()] {
             add_clients(&mut clients, encode_clients(&other)).unwrap();
         }
         let of = |scope: &str| {
             let profiles = &clients[&ScopeName::new(scope).unwrap()];
-            profiles.iter().map(ToString::to_string).collect::<Vec<_>>()
+            profiles.iter().map(|(client, n)| format!("{n} {client}")).collect::<Vec<_>>()
         };
         assert_eq!(
             (of("mesh"), of("edge")),
-            (vec!["envoy@1.40".into(), "grpc-go@1.85".into()], vec!["grpc-cpp".into()])
+            (vec!["4 envoy@1.20.3".into(), "2 grpc-go@1.85.0".into()], vec!["2 grpc-cpp".into()])
         );
     }
 
@@ -311,7 +324,7 @@ mod tests {
         let bytes = || Bytes::from_static(b"\x0a\x03edg");
         assert!(matches!(WriteEffects::decode(bytes()), Err(NoAnswer::Failed(_))));
         assert!(matches!(WriteEffectsQuestion::decode(bytes()), Err(NoAnswer::Failed(_))));
-        let kind = pb::ClientKind { profile: "telnet".to_owned(), scopes: Vec::new() };
+        let kind = pb::ClientKind { profile: "telnet".to_owned(), ..pb::ClientKind::default() };
         let unknown = pb::ClientsAnswer { kinds: vec![kind] }.encode_to_vec().into();
         assert!(add_clients(&mut ConnectedClients::new(), unknown).is_err());
     }

@@ -1,14 +1,14 @@
 //! The clients that are connected: to this replica, and to the others, as they were last listed.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use chancery_admin_proto::v1 as pb;
-use chancery_admission::{ClientProfile, ConnectedClients};
+use chancery_admission::{ConnectedClient, ConnectedClients};
 use chancery_fanout::{ClientGroup, Fanout};
 use chancery_model::Revision;
 use chancery_store::{Answers, Question, Replica};
@@ -21,6 +21,8 @@ const INLINE_GROUPS_MAX: usize = 500;
 /// The maximum age of a list: of the clients of this replica if they form more than [`INLINE_GROUPS_MAX`] groups, and of
 /// the clients of other replicas.
 const CLIENTS_AGE_MAX: Duration = Duration::from_secs(10);
+/// The maximum age of the numbers of clients of this replica.
+const COUNTS_AGE_MAX: Duration = Duration::from_secs(1);
 /// The age from which a write lets the clients of other replicas be listed again, without waiting for the list.
 const RENEWAL_AGE: Duration = Duration::from_secs(1);
 
@@ -91,7 +93,9 @@ impl KnownClients {
         let known = self.0.here.lock().ok()?;
         let (of, (time, clients)) = known.as_ref()?;
         let is_recent = n_groups > INLINE_GROUPS_MAX && time.elapsed() < age_max;
-        (*of == version || is_recent).then(|| Arc::clone(clients))
+        // The numbers of clients change without a new version.
+        let is_current = *of == version && time.elapsed() < COUNTS_AGE_MAX;
+        (is_current || is_recent).then(|| Arc::clone(clients))
     }
 
     fn list(&self, fanout: &Fanout) -> Arc<ConnectedClients> {
@@ -171,14 +175,16 @@ fn merge(answers: Answers) -> ClientsElsewhere {
 }
 
 /// Returns the clients of each scope.
-fn by_scope(groups: &[Arc<ClientGroup>]) -> ConnectedClients {
+fn by_scope(groups: &[(Arc<ClientGroup>, u64)]) -> ConnectedClients {
     let mut clients = ConnectedClients::new();
-    for group in groups {
-        let profile = ClientProfile::of_user_agent(&group.user_agent);
+    for (group, n) in groups {
+        let client = ConnectedClient::of_user_agent(&group.user_agent);
         for scope in &group.scopes {
-            match clients.get_mut(scope) {
-                Some(profiles) => drop(profiles.insert(profile)),
-                None => drop(clients.insert(scope.clone(), BTreeSet::from([profile]))),
+            if !clients.contains_key(scope) {
+                clients.insert(scope.clone(), BTreeMap::new());
+            }
+            if let Some(known) = clients.get_mut(scope) {
+                *known.entry(client).or_default() += n;
             }
         }
     }

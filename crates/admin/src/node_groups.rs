@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use chancery_admission::{ClientKind, ClientProfile};
 use chancery_fanout::StreamStatus;
 use chancery_model::{Assignment, Identity, Node, ScopeName, State, TypeUrl};
 use chancery_protocol::Protocol;
@@ -51,12 +52,15 @@ pub(crate) struct Users {
     pub(crate) n_nodes: usize,
     /// The types to which they subscribe over SotW.
     pub(crate) sotw_types: BTreeSet<TypeUrl>,
+    /// The number of gRPC clients.
+    pub(crate) n_grpc: usize,
 }
 
 impl Users {
     /// Adds the nodes of another replica.
     pub(crate) fn add(&mut self, other: Self) {
         self.n_nodes += other.n_nodes;
+        self.n_grpc += other.n_grpc;
         self.sotw_types.extend(other.sotw_types);
     }
 }
@@ -68,20 +72,27 @@ pub(crate) fn connected_nodes(
     after: &State,
     touched: &BTreeSet<ScopeName>,
 ) -> ConnectedNodes {
-    /// The IDs of nodes, and the types that they request over SotW.
-    type Found<'a> = (BTreeSet<&'a str>, BTreeSet<TypeUrl>);
+    /// The IDs of nodes, the types that they request over SotW, and the IDs of gRPC clients.
+    type Found<'a> = (BTreeSet<&'a str>, BTreeSet<TypeUrl>, BTreeSet<&'a str>);
     let same_rules = Arc::ptr_eq(&before.assignments, &after.assignments);
     let mut groups: BTreeMap<(Scopes, Scopes), Found<'_>> = BTreeMap::new();
     for Client { node, sotw_types, .. } in clients {
         let old = scopes_of(before, node);
         let new = if same_rules { old.clone() } else { scopes_of(after, node) };
         if is_concerned(&old, &new, touched) {
-            let (nodes, types) = groups.entry((old, new)).or_default();
+            let (nodes, types, grpc) = groups.entry((old, new)).or_default();
             nodes.insert(&node.id);
             types.extend(sotw_types.iter().cloned());
+            if ClientProfile::of_user_agent(&node.user_agent).kind != ClientKind::Envoy {
+                grpc.insert(&node.id);
+            }
         }
     }
-    let users = |(nodes, sotw_types): (BTreeSet<_>, _)| Users { n_nodes: nodes.len(), sotw_types };
+    let users = |(nodes, sotw_types, grpc): Found<'_>| Users {
+        n_nodes: nodes.len(),
+        sotw_types,
+        n_grpc: grpc.len(),
+    };
     groups.into_iter().map(|(scopes, found)| (scopes, users(found))).collect()
 }
 

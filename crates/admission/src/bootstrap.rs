@@ -15,12 +15,11 @@ use crate::{
     encode::encode_fields,
     encoder::Encoder,
     generated_name::OnlyName,
-    mode::{Validation, ValidationMode},
+    mode::Validation,
     node::{InputBudget, Node},
     omitted::{self, Omitted},
     positions,
     problem::{Fault, Place, Problem, Report},
-    profile::Audience,
     resource,
     resource_origin::ResourceOrigin,
     source, validate,
@@ -61,8 +60,6 @@ pub fn import_bootstrap(
         scope,
         validation,
         conflicts: Conflicts::default(),
-        mode: validation.mode(scope),
-        audience: validation.profiles.audience(scope),
         only_name: OnlyName::new(name),
         drafts: Vec::new(),
         origins: Vec::new(),
@@ -132,8 +129,6 @@ pub struct Imported {
 struct Import<'a> {
     scope: &'a ScopeName,
     validation: &'a Validation,
-    mode: ValidationMode,
-    audience: Audience,
     conflicts: Conflicts,
     only_name: OnlyName<'a>,
     drafts: Vec<ResourceDraft>,
@@ -215,7 +210,7 @@ impl Import<'_> {
                     }
                     Ok((draft, note)) => {
                         let (mut errors, mut warnings) =
-                            validate::findings(self.mode, self.audience, &draft);
+                            validate::findings(self.validation, self.scope, &draft);
                         let (conflicts, this) = (&mut self.conflicts, (self.scope, &draft));
                         conflicts.check(this, self.validation, &mut errors, &mut warnings);
                         warnings.extend(note);

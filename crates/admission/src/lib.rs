@@ -94,7 +94,8 @@ pub use mode::{Validation, ValidationMode};
 pub use omitted::Omitted;
 pub use problem::{Problem, Severity};
 pub use profile::{
-    ClientKind, ClientProfile, ClientVersion, ConnectedClients, ProfileSource, Profiles,
+    ClientKind, ClientProfile, ClientVersion, ConnectedClient, ConnectedClients, ProfileSource,
+    Profiles,
 };
 pub use published_again::check_again;
 pub use references::{FieldPath, Reference, for_each_reference, may_refer};

@@ -446,10 +446,8 @@ impl<'a> Admission<'a> {
             self.expect(&scope, &draft.key, expectations);
             return self.unchanged.push(Unchanged { scope, draft, version, origin, body });
         }
-        let mode = self.options.validation.mode(&scope);
-        let audience = self.options.validation.profiles.audience(&scope);
-        let (mut errors, mut warnings) = validate::findings(mode, audience, &draft);
         let validation = &self.options.validation;
+        let (mut errors, mut warnings) = validate::findings(validation, &scope, &draft);
         self.conflicts.check((&scope, &draft), validation, &mut errors, &mut warnings);
         warnings.extend(note);
         if !warnings.is_empty() {

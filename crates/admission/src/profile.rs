@@ -38,6 +38,14 @@ impl ClientKind {
         ("grpc-node", Self::GrpcNode),
     ];
 
+    fn read(name: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|(_, kind)| *kind).ok_or_else(|| {
+            let known: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            format!("expected {}, found {name:?}", known.join(", "))
+        })
+    }
+
     /// Returns the name in profiles.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -136,11 +144,8 @@ impl FromStr for ClientProfile {
             Some((name, version)) => (name, Some(version)),
             None => (text, None),
         };
-        let Some((_, kind)) = ClientKind::NAMES.iter().find(|(known, _)| *known == name) else {
-            let known: Vec<&str> = ClientKind::NAMES.iter().map(|(name, _)| *name).collect();
-            return Err(format!("expected {}, found {name:?}", known.join(", ")));
-        };
-        let known = Known::of(*kind);
+        let kind = ClientKind::read(name)?;
+        let known = Known::of(kind);
         let read = |version| {
             let read = ClientVersion::parse(version).filter(|version| known.contains(*version));
             read.ok_or_else(|| {
@@ -150,7 +155,7 @@ impl FromStr for ClientProfile {
                 )
             })
         };
-        Ok(Self { kind: *kind, version: version.map(read).transpose()? })
+        Ok(Self { kind, version: version.map(read).transpose()? })
     }
 }
 
@@ -177,8 +182,84 @@ impl ProfileSource {
     }
 }
 
-/// The clients of each scope, as connected streams show them.
-pub type ConnectedClients = BTreeMap<ScopeName, BTreeSet<ClientProfile>>;
+/// Connected clients of one release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnectedClient {
+    /// The kind and the minor version.
+    pub profile: ClientProfile,
+    /// The third number of the version.
+    pub patch: Option<u32>,
+}
+
+impl ConnectedClient {
+    /// Returns the client with this user agent; see [`ClientProfile::of_user_agent`].
+    #[must_use]
+    pub fn of_user_agent(user_agent: &str) -> Self {
+        let profile = ClientProfile::of_user_agent(user_agent);
+        let version = user_agent.rsplit(['/', ' ']).next().unwrap_or_default();
+        let is_digit = |c: char| c.is_ascii_digit();
+        let patch = profile.version.and_then(|_| {
+            let patch = version.split(['.', '-', '+']).nth(2)?;
+            patch.trim_end_matches(|c| !is_digit(c)).parse().ok()
+        });
+        Self { profile, patch }
+    }
+
+    /// Returns the client of the text that `Display` formats, whatever its version is.
+    ///
+    /// # Errors
+    /// If the kind of client is not known, or the version is malformed.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let (name, version) = match text.split_once('@') {
+            Some((name, version)) => (name, Some(version)),
+            None => (text, None),
+        };
+        let kind = ClientKind::read(name)?;
+        let malformed = || format!("{text:?} is not a client with a version");
+        let number = |part: &str| part.parse().map_err(|_| malformed());
+        let (version, patch) = match version {
+            None => (None, None),
+            Some(text) => {
+                let mut parts = text.split('.');
+                let (major, minor) = parts.next().zip(parts.next()).ok_or_else(malformed)?;
+                let version = ClientVersion { major: number(major)?, minor: number(minor)? };
+                (Some(version), parts.next().map(number).transpose()?)
+            }
+        };
+        Ok(Self { profile: ClientProfile { kind, version }, patch })
+    }
+
+    /// Returns the name in findings, such as `Envoy 1.37.0`.
+    fn title(self) -> String {
+        let kind = Known::of(self.profile.kind);
+        let title = if kind.kind == ClientKind::Envoy {
+            kind.title.to_owned()
+        } else {
+            format!("gRPC {}", kind.title)
+        };
+        match (self.profile.version, self.patch) {
+            (None, _) => title,
+            (Some(version), None) => format!("{title} {version}"),
+            (Some(version), Some(patch)) => format!("{title} {version}.{patch}"),
+        }
+    }
+}
+
+impl fmt::Display for ConnectedClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.profile.fmt(f)?;
+        match self.patch {
+            Some(patch) => write!(f, ".{patch}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The clients of each scope, as connected streams show them, with their number.
+pub type ConnectedClients = BTreeMap<ScopeName, BTreeMap<ConnectedClient, u64>>;
+
+/// The maximum number of releases that a finding names.
+const RELEASES_MAX: usize = 3;
 
 /// The clients of all scopes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -205,8 +286,35 @@ impl Profiles {
     }
 
     fn connected(&self, scope: &ScopeName) -> impl Iterator<Item = &ClientProfile> {
+        self.counted(scope).map(|(client, _)| &client.profile)
+    }
+
+    fn counted(&self, scope: &ScopeName) -> impl Iterator<Item = (&ConnectedClient, &u64)> {
         let all = [&self.connected, &self.connected_elsewhere].into_iter();
         all.filter_map(|clients| clients.get(scope)).flatten()
+    }
+
+    /// Returns how many of the connected nodes of a scope are in a set, with their releases:
+    /// `2 of 340 connected nodes (Envoy 1.37.0)`. `None` without any.
+    pub(crate) fn connected_nodes(&self, scope: &ScopeName, clients: Clients) -> Option<String> {
+        let (mut n_all, mut n, mut releases) = (0, 0, BTreeSet::new());
+        for (client, count) in self.counted(scope) {
+            n_all += count;
+            if clients.intersects(Clients::of(client.profile)) {
+                n += count;
+                releases.insert(client.title());
+            }
+        }
+        if n == 0 {
+            return None;
+        }
+        let more = releases.len().saturating_sub(RELEASES_MAX);
+        let mut names: Vec<String> = releases.into_iter().take(RELEASES_MAX).collect();
+        if more > 0 {
+            names.push(format!("{more} more"));
+        }
+        let nodes = if n_all == 1 { "node" } else { "nodes" };
+        Some(format!("{n} of {n_all} connected {nodes} ({})", names.join(", ")))
     }
 
     /// Returns the clients for which the resources of a scope are checked, and their origin.
@@ -330,7 +438,7 @@ impl Audience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::{GO, NODE};
+    use crate::clients::{GO, JAVA, NODE};
 
     fn scope(name: &str) -> ScopeName {
         ScopeName::new(name).unwrap()
@@ -384,7 +492,8 @@ mod tests {
     fn profiles(declared: &[&str], connected: &[&str], n_unknown_replicas: usize) -> Profiles {
         let declared: Vec<ClientProfile> = declared.iter().map(|text| profile(text)).collect();
         let scopes = (!declared.is_empty()).then(|| (scope("a"), declared));
-        let connected = (scope("a"), connected.iter().map(|text| profile(text)).collect());
+        let count = |text: &&str| (ConnectedClient { profile: profile(text), patch: None }, 1);
+        let connected = (scope("a"), connected.iter().map(count).collect());
         Profiles {
             scopes: Arc::new(scopes.into_iter().collect()),
             connected: Arc::new(BTreeMap::from([connected])),
@@ -432,6 +541,39 @@ mod tests {
         let profiles: Vec<String> =
             all.of_scope(&scope("a")).1.iter().map(ToString::to_string).collect();
         assert_eq!(profiles, ["envoy@1.40", "grpc-go@1.70", "grpc-go@1.85"]);
+    }
+
+    #[test]
+    fn connected_nodes_in_a_set_are_counted_with_their_releases() {
+        let agents = [
+            ("envoy/1.37.0", 2),
+            ("envoy/1.40.1", 338),
+            ("gRPC Java/1.71.0-SNAPSHOT", 3),
+            ("gRPC C-core linux/C-core 58.0.0", 1),
+        ];
+        let clients = agents.map(|(agent, n)| (ConnectedClient::of_user_agent(agent), n));
+        for (client, _) in clients {
+            assert_eq!(ConnectedClient::read(&client.to_string()), Ok(client));
+        }
+        assert_eq!(
+            ConnectedClient::read("envoy@1.20.3").unwrap().to_string(),
+            "envoy@1.20.3",
+            "an unknown version of a connected client"
+        );
+        assert!(
+            ConnectedClient::read("telnet").is_err() && ConnectedClient::read("envoy@x").is_err()
+        );
+        let connected = BTreeMap::from([(scope("a"), clients.into())]);
+        let profiles = Profiles { connected: Arc::new(connected), ..Profiles::default() };
+        let of = |clients| profiles.connected_nodes(&scope("a"), clients);
+        assert_eq!(of(ENVOY.until(39)).unwrap(), "2 of 344 connected nodes (Envoy 1.37.0)");
+        assert_eq!(of(JAVA.until(72)).unwrap(), "3 of 344 connected nodes (gRPC Java 1.71.0)");
+        assert_eq!(
+            of(ENVOY | GRPC).unwrap(),
+            "344 of 344 connected nodes (Envoy 1.37.0, Envoy 1.40.1, gRPC C++, 1 more)"
+        );
+        assert_eq!(of(GO), None);
+        assert_eq!(profiles.connected_nodes(&scope("b"), ENVOY), None);
     }
 
     #[test]

@@ -21,8 +21,7 @@ pub fn check_again(
     let (mut report, mut warnings) = (Report::default(), Report::default());
     let mut conflicts = Conflicts::default();
     for Upsert { scope, draft } in upserts {
-        let (mode, audience) = (validation.mode(scope), validation.profiles.audience(scope));
-        let (mut errors, mut warned) = validate::findings(mode, audience, draft);
+        let (mut errors, mut warned) = validate::findings(validation, scope, draft);
         conflicts.check((scope, draft), validation, &mut errors, &mut warned);
         let name = draft.key.name.base();
         let resource = Some(label(draft.key.type_url.as_str(), Some(name)));

@@ -13,6 +13,8 @@
 mod findings;
 mod form;
 mod grpc;
+#[cfg(test)]
+mod page;
 mod rules;
 mod semantic;
 #[cfg(test)]
@@ -23,14 +25,14 @@ mod typed_struct;
 mod types;
 mod walk;
 
-use chancery_model::{ResourceDraft, ResourceKey, TypeUrl, is_structured};
+use chancery_model::{ResourceDraft, ResourceKey, ScopeName, TypeUrl, is_structured};
 
 use crate::{
     collection,
-    mode::ValidationMode,
+    mode::{Validation, ValidationMode},
     node::named,
     problem::{Fault, Severity},
-    profile::{Audience, Treatment},
+    profile::{Audience, Profiles, Treatment},
     references::for_each_reference,
 };
 use findings::Findings;
@@ -38,12 +40,17 @@ use tree::Message;
 
 /// Returns the findings that refuse a resource, and those that are only reported.
 pub(crate) fn findings(
-    mode: ValidationMode,
-    audience: Audience,
+    validation: &Validation,
+    scope: &ScopeName,
     draft: &ResourceDraft,
 ) -> (Vec<Fault>, Vec<Fault>) {
+    let mode = validation.mode(scope);
     let found = || {
+        let audience = validation.profiles.audience(scope);
         let mut faults = check(audience, &draft.key.type_url, &draft.body);
+        for fault in &mut faults {
+            name_nodes(fault, &validation.profiles, scope);
+        }
         if audience.envoy() > Treatment::Ignore {
             spelled_references(&draft.key, &draft.body, &mut faults);
         }
@@ -62,6 +69,15 @@ pub(crate) fn findings(
         ValidationMode::Enforce => {
             found().into_iter().partition(|fault| fault.severity == Severity::Error)
         }
+    }
+}
+
+/// Adds to a finding how many of the connected nodes it concerns.
+fn name_nodes(fault: &mut Fault, profiles: &Profiles, scope: &ScopeName) {
+    if let Some(nodes) = profiles.connected_nodes(scope, fault.clients) {
+        let is_effect = fault.id.starts_with("grpc.effect.");
+        let verb = if is_effect { "would have this effect" } else { "would reject this" };
+        fault.rule = format!("{}; {nodes} {verb}", fault.rule);
     }
 }
 

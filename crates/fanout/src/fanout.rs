@@ -460,9 +460,10 @@ impl Fanout {
         self.shared.client_groups.version()
     }
 
-    /// Returns the groups of the clients of all streams in any order, and their version. Asks no shard.
+    /// Returns the groups of the clients of all streams in any order, each with the number of its streams, and their
+    /// version. Asks no shard. The version does not change with the numbers.
     #[must_use]
-    pub fn clients(&self) -> (u64, Vec<Arc<ClientGroup>>) {
+    pub fn clients(&self) -> (u64, Vec<(Arc<ClientGroup>, u64)>) {
         self.shared.client_groups.list()
     }
 

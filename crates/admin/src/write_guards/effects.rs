@@ -8,7 +8,7 @@ use chancery_model::{
 use chancery_view::{TypeView, View};
 
 use super::{
-    endpoints::{clusters_with, n_served, refers_to},
+    endpoints::{Users, clusters_with, n_served, refers_to},
     settings::{Guard, GuardSettings},
     suspects::{Suspects, exceeds_share},
 };
@@ -176,18 +176,43 @@ impl<'a> Layered<'a> {
             // In the last scope of the view, an added resource shadows nothing.
             let added = shadowing.get(scope).filter(|_| !is_last(scope));
             for key in emptied.get(scope).into_iter().chain(added).flatten() {
-                let Some(n) = n_served(&self.before, key).filter(|n| *n > 0) else { continue };
-                let is_empty = match n_served(&self.after, key) {
-                    Some(n) => n == 0,
-                    None => self.is_used(key),
+                let of = |users| {
+                    let n = n_served(&self.before, key, users).filter(|n| *n > 0)?;
+                    let is_empty = match n_served(&self.after, key, users) {
+                        Some(n) => n == 0,
+                        None => self.is_used(key),
+                    };
+                    is_empty.then_some(n)
                 };
-                if is_empty {
+                let resource = name_of(&key.name);
+                if let Some(n) = of(Users::Envoy) {
                     add(found, Guard::EmptyEndpoints, || {
-                        let resource = name_of(&key.name);
-                        format!("{}: {n} → 0 endpoints of {resource}", self.subject())
+                        format!(
+                            "{}: {n} → 0 endpoints of {resource}{}",
+                            self.subject(),
+                            self.kept()
+                        )
+                    });
+                } else if self.group.users.n_grpc > 0
+                    && let Some(n) = of(Users::Grpc)
+                {
+                    add(found, Guard::EmptyEndpoints, || {
+                        format!(
+                            "{}: {n} → 0 endpoints of {resource} that gRPC clients use{}",
+                            self.subject(),
+                            self.kept()
+                        )
                     });
                 }
             }
+        }
+    }
+
+    /// Returns what Java does without endpoints, if the view has gRPC clients.
+    fn kept(&self) -> &'static str {
+        match self.group.users.n_grpc {
+            0 => "",
+            _ => " (grpc-java keeps sending to the old ones)",
         }
     }
 

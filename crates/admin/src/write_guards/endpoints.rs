@@ -17,13 +17,34 @@ struct LoadAssignment {
 /// The part of `envoy.config.endpoint.v3.LocalityLbEndpoints` that has endpoints.
 #[derive(Clone, PartialEq, Message)]
 struct Locality {
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    lb_endpoints: Vec<Bytes>,
+    #[prost(message, repeated, tag = "2")]
+    lb_endpoints: Vec<LbEndpoint>,
+    #[prost(message, optional, tag = "3")]
+    weight: Option<u32>,
     #[prost(message, optional, tag = "7")]
     load_balancer_endpoints: Option<EndpointList>,
     /// A collection of endpoints, which other resources contain.
     #[prost(bytes = "bytes", optional, tag = "8")]
     leds: Option<Bytes>,
+}
+
+/// The part of `envoy.config.endpoint.v3.LbEndpoint` that decides whether gRPC clients use it.
+#[derive(Clone, PartialEq, Message)]
+struct LbEndpoint {
+    #[prost(int32, tag = "2")]
+    health_status: i32,
+}
+
+/// The greatest health status of the endpoints that gRPC clients use: `HEALTHY`. The other one is `UNKNOWN`.
+const HEALTHY: i32 = 1;
+
+/// The endpoints that count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Users {
+    /// All endpoints. If none is healthy, Envoy uses the others.
+    Envoy,
+    /// The endpoints that gRPC clients use: the healthy ones of localities with a weight.
+    Grpc,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -49,7 +70,7 @@ const INLINE_MAX: i32 = 2;
 /// Returns the number of endpoints in a `ClusterLoadAssignment`, or in a cluster that contains its
 /// endpoints. `None` if the resource is not a place for endpoints. A collection of endpoints counts as
 /// one.
-pub(super) fn n_endpoints(type_url: &TypeUrl, resource: &Resource) -> Option<usize> {
+pub(super) fn n_endpoints(type_url: &TypeUrl, resource: &Resource, users: Users) -> Option<usize> {
     let assignment = match type_url.as_str() {
         types::ENDPOINT => LoadAssignment::decode(resource.body()?).ok()?,
         types::CLUSTER => {
@@ -61,7 +82,19 @@ pub(super) fn n_endpoints(type_url: &TypeUrl, resource: &Resource) -> Option<usi
         }
         _ => return None,
     };
-    Some(assignment.endpoints.iter().map(n_in_locality).sum())
+    let count = match users {
+        Users::Envoy => n_in_locality,
+        Users::Grpc => n_usable,
+    };
+    Some(assignment.endpoints.iter().map(count).sum())
+}
+
+fn n_usable(locality: &Locality) -> usize {
+    let endpoints = locality.lb_endpoints.iter();
+    match locality.weight {
+        None | Some(0) => 0,
+        Some(_) => endpoints.filter(|endpoint| endpoint.health_status <= HEALTHY).count(),
+    }
 }
 
 fn n_in_locality(locality: &Locality) -> usize {
@@ -73,14 +106,18 @@ fn n_in_locality(locality: &Locality) -> usize {
 
 /// Returns the number of endpoints that a view has for a `ClusterLoadAssignment` or a cluster. `None` if
 /// the view lacks the resource, or if it is not a place for endpoints.
-pub(super) fn n_served(view: &View, key: &ResourceKey) -> Option<usize> {
+pub(super) fn n_served(view: &View, key: &ResourceKey, users: Users) -> Option<usize> {
     let resource = view.of_type(&key.type_url).get(key.name.as_str()).cloned()?;
     match endpoints_of(&resource) {
         Some(list) => {
             let found = view.of_type(&list.type_url).get(list.name.as_str()).cloned();
-            Some(found.and_then(|found| n_endpoints(&list.type_url, &found)).unwrap_or_default())
+            Some(
+                found
+                    .and_then(|found| n_endpoints(&list.type_url, &found, users))
+                    .unwrap_or_default(),
+            )
         }
-        None => n_endpoints(&key.type_url, &resource),
+        None => n_endpoints(&key.type_url, &resource, users),
     }
 }
 
@@ -112,12 +149,30 @@ mod tests {
     use super::*;
 
     fn count(resource: &str) -> Option<usize> {
+        count_of(resource, Users::Envoy)
+    }
+
+    fn count_of(resource: &str, users: Users) -> Option<usize> {
         let content = format!("resources: [{resource}]");
         let manifest = Manifest { file: "a.yaml".to_owned(), content };
         let options = Options::new(ScopeName::new("default").unwrap());
         let transaction = admit(&[manifest], &options).unwrap();
         let draft = &transaction.upserts[0].draft;
-        n_endpoints(&draft.key.type_url, &Resource::publish(draft, Revision(1)))
+        n_endpoints(&draft.key.type_url, &Resource::publish(draft, Revision(1)), users)
+    }
+
+    #[test]
+    fn grpc_clients_use_healthy_endpoints_of_localities_with_a_weight() {
+        let of = |locality: &str| {
+            let url = types::ENDPOINT;
+            let text = format!("{{'@type': {url}, cluster_name: web, endpoints: [{locality}]}}");
+            [Users::Envoy, Users::Grpc].map(|users| count_of(&text, users).unwrap())
+        };
+        for (health, n) in [("UNKNOWN", 1), ("HEALTHY", 1), ("UNHEALTHY", 0), ("DRAINING", 0)] {
+            let list = format!("lb_endpoints: [{{health_status: {health}}}]");
+            assert_eq!(of(&format!("{{load_balancing_weight: 1, {list}}}")), [1, n], "{health}");
+            assert_eq!(of(&format!("{{{list}}}")), [1, 0], "{health}");
+        }
     }
 
     fn endpoint(port: u16) -> String {

@@ -9,7 +9,7 @@ use chancery_model::{
 };
 
 use super::{
-    endpoints::{clusters_with, endpoints_of, n_endpoints},
+    endpoints::{Users, clusters_with, endpoints_of, n_endpoints},
     settings::{Guard, GuardSettings},
     view_sizes::{ViewSizes, scope_bytes, scope_resources},
 };
@@ -128,8 +128,11 @@ impl Suspects {
                 is_empty(after, scope, key, new).then_some(&mut self.shadowing)
             }
             (ChangeKind::Updated, Some(new)) => {
-                let may_lose = before.get(scope, key).is_some_and(|old| may_lose(key, old, new));
-                (may_lose && is_empty(after, scope, key, new)).then_some(&mut self.emptied)
+                let may_lose = before.get(scope, key).is_some_and(|old| {
+                    may_lose(key, old, new) && is_empty(after, scope, key, new)
+                        || loses_usable(key, old, new)
+                });
+                may_lose.then_some(&mut self.emptied)
             }
             (ChangeKind::Removed, _) if key.type_url.as_str() == types::ENDPOINT => {
                 let mut users = references.into_iter().flat_map(|all| clusters_with(all, key));
@@ -237,8 +240,14 @@ fn known_names(collection: &Collection, names: &BTreeSet<ResourceName>) -> Vec<R
 fn may_lose(key: &ResourceKey, old: &Resource, new: &Resource) -> bool {
     match endpoints_of(old) {
         Some(list) => endpoints_of(new) != Some(list),
-        None => n_endpoints(&key.type_url, old).is_some_and(|n| n > 0),
+        None => n_endpoints(&key.type_url, old, Users::Envoy).is_some_and(|n| n > 0),
     }
+}
+
+/// Returns whether the new version of a resource has no endpoint that gRPC clients use, and the old one has.
+fn loses_usable(key: &ResourceKey, old: &Resource, new: &Resource) -> bool {
+    let n = |resource| n_endpoints(&key.type_url, resource, Users::Grpc);
+    n(old).is_some_and(|n| n > 0) && n(new) == Some(0)
 }
 
 /// Returns whether a resource is a place for endpoints, and has none in its scope.
@@ -246,8 +255,11 @@ fn is_empty(after: &State, scope: &ScopeName, key: &ResourceKey, resource: &Reso
     match endpoints_of(resource) {
         Some(list) => {
             let found = after.get(scope, list);
-            found.and_then(|found| n_endpoints(&list.type_url, found)).unwrap_or_default() == 0
+            found
+                .and_then(|found| n_endpoints(&list.type_url, found, Users::Envoy))
+                .unwrap_or_default()
+                == 0
         }
-        None => n_endpoints(&key.type_url, resource) == Some(0),
+        None => n_endpoints(&key.type_url, resource, Users::Envoy) == Some(0),
     }
 }

@@ -209,6 +209,7 @@ impl<'a> Findings<'a> {
         if !self.has(clients) {
             return;
         }
+        let is_rejection = !self.is_unused && severity == Severity::Error;
         let is_refused = !self.is_unused && clients.intersects(self.audience.refusing());
         let severity = if is_refused { severity } else { Severity::Warning };
         if has_space(&mut self.faults, severity) {
@@ -218,6 +219,8 @@ impl<'a> Findings<'a> {
             } else {
                 format!("{rule}; {} would reject this resource", clients.names(clients).concat())
             };
+            // A warning by itself does not say that a client rejects the resource.
+            let clients = clients.when(is_rejection);
             self.faults.push(Fault { path, rule, id, fix, severity, clients });
         }
     }

@@ -6,6 +6,7 @@
 //! C-core 1.85, Go 1.75 and 1.85, and Node 1.14, and the gRFCs for Java. Experimental features that a client
 //! enables only by an environment variable count as absent.
 
+pub(super) mod catalog;
 mod chains;
 mod cluster;
 mod composite;

@@ -49,7 +49,7 @@ mod tls;
 mod tls_parameters;
 mod transport_socket;
 mod uri;
-pub(super) mod versions;
+pub(in crate::validate) mod versions;
 
 use std::{collections::BTreeMap, sync::LazyLock};
 

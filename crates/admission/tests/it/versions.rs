@@ -4,7 +4,8 @@
 use std::{collections::HashMap, sync::Arc};
 
 use chancery_admission::{
-    ClientProfile, Manifest, Options, Profiles, Severity, Validation, ValidationMode, lint,
+    ClientProfile, ConnectedClient, ConnectedClients, Manifest, Options, Profiles, Severity,
+    Validation, ValidationMode, lint,
 };
 use chancery_model::ScopeName;
 use serde_json::{Value as Json, json};
@@ -19,7 +20,10 @@ const VERSIONS: [&str; 5] = ["1.36", "1.37", "1.38", "1.39", "1.40"];
 fn verdict(version: &str, resource: &Json) -> (char, Vec<String>) {
     let profile: ClientProfile = format!("envoy@{version}").parse().unwrap();
     let call: Option<Arc<[ClientProfile]>> = Some([profile].into());
-    let profiles = Profiles { call, ..Profiles::default() };
+    verdict_for(Profiles { call, ..Profiles::default() }, resource)
+}
+
+fn verdict_for(profiles: Profiles, resource: &Json) -> (char, Vec<String>) {
     let validation = Validation { profiles, ..Validation::of(ValidationMode::Enforce) };
     let options = Options { validation, ..Options::new(ScopeName::new("default").unwrap()) };
     let content = json!({"resources": [resource]}).to_string();
@@ -84,6 +88,44 @@ fn regular_expressions_have_other_sizes_before_envoy_1_39() {
             && problems[0].contains("Envoy 1.36 to 1.38 would reject"),
         "{problems:?}"
     );
+}
+
+/// A finding says who rejects the resource.
+#[test]
+fn finding_counts_the_connected_nodes_that_reject_the_resource() {
+    let scope = || ScopeName::new("default").unwrap();
+    let connected = |agents: &[(&str, u64)]| {
+        let clients =
+            agents.iter().map(|(agent, n)| (ConnectedClient::of_user_agent(agent), *n)).collect();
+        Arc::new(ConnectedClients::from([(scope(), clients)]))
+    };
+    let check = |name: &str| {
+        json!({
+            "name": name, "timeout": "1s", "interval": "1s", "unhealthy_threshold": 1,
+            "healthy_threshold": 1, "tcp_health_check": {},
+        })
+    };
+    let cluster = json!({
+        "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+        "name": "c",
+        "load_assignment": {"cluster_name": "c"},
+        "health_checks": [check("a"), check("b")],
+    });
+    let fleet = connected(&[("envoy/1.37.0", 2), ("envoy/1.40.1", 338)]);
+    let found = verdict_for(Profiles { connected: fleet, ..Profiles::default() }, &cluster);
+    let nodes = "Envoy 1.36 to 1.39 would reject this resource; 2 of 340 connected nodes (Envoy 1.37.0) would reject \
+                 this [health_check.several]";
+    assert!(found.0 == 'R' && found.1[0].ends_with(nodes), "{found:?}");
+    // The nodes of other replicas count too.
+    let profiles = Profiles {
+        connected: connected(&[("envoy/1.40.1", 1)]),
+        connected_elsewhere: connected(&[("envoy/1.20.0", 1)]),
+        ..Profiles::default()
+    };
+    let found = verdict_for(profiles, &cluster);
+    assert!(found.1[0].contains("1 of 2 connected nodes (Envoy 1.20.0)"), "{found:?}");
+    let newest = connected(&[("envoy/1.41.0", 3)]);
+    assert_eq!(verdict_for(Profiles { connected: newest, ..Profiles::default() }, &cluster).0, 'A');
 }
 
 #[test]

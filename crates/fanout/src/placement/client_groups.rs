@@ -70,10 +70,11 @@ impl ClientGroups {
         (groups.version, groups.counts.len())
     }
 
-    /// Returns the groups in any order, and their version.
-    pub(crate) fn list(&self) -> (u64, Vec<Arc<ClientGroup>>) {
+    /// Returns the groups in any order, each with the number of its sessions, and their version.
+    pub(crate) fn list(&self) -> (u64, Vec<(Arc<ClientGroup>, u64)>) {
         let groups = self.0.lock();
-        (groups.version, groups.counts.keys().cloned().collect())
+        let counts = groups.counts.iter();
+        (groups.version, counts.map(|(group, n)| (Arc::clone(group), *n)).collect())
     }
 }
 

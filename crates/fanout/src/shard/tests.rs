@@ -305,7 +305,8 @@ fn clients_are_grouped_by_user_agent_and_scopes() {
     let groups = |harness: &ShardHarness| {
         let (version, groups) = harness.client_groups.list();
         assert_eq!(harness.client_groups.version(), (version, groups.len()));
-        let shown = groups.iter().map(|group| format!("{} {}", group.scopes[0], group.user_agent));
+        let shown =
+            groups.iter().map(|(group, _)| format!("{} {}", group.scopes[0], group.user_agent));
         let mut shown: Vec<String> = shown.collect();
         shown.sort();
         (version, shown)
@@ -317,6 +318,9 @@ fn clients_are_grouped_by_user_agent_and_scopes() {
     }
     let first = groups(&harness);
     assert_eq!(first.1, ["default envoy/1.40.0", "default gRPC Go/1.82.1"]);
+    let mut counts: Vec<u64> = harness.client_groups.list().1.iter().map(|(_, n)| *n).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [1, 4]);
 
     // Another client of a known group changes nothing.
     let late = harness.open();

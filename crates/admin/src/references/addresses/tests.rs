@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use chancery_admission::{ClientKind, ClientProfile, Manifest, Options, Profiles, Prune, admit};
+use chancery_admission::{ConnectedClient, Manifest, Options, Profiles, Prune, admit};
 use chancery_model::{Incarnation, Outcome};
 
 use super::*;
@@ -212,7 +212,7 @@ fn mode_and_clients_of_the_scope_decide_about_the_finding() {
     world.validation = Validation::of(ValidationMode::Off);
     assert_eq!(counts(&world), (0, 0));
     // No Envoy sees the scope, as far as this replica knows.
-    let go = [ClientProfile::of(ClientKind::GrpcGo)];
+    let go = [(ConnectedClient::of_user_agent("gRPC Go/1.85.0"), 1)];
     let connected = [(ScopeName::new("edge").unwrap(), go.into())].into();
     let profiles = Profiles { connected: Arc::new(connected), ..Profiles::default() };
     world.validation = Validation { profiles, ..Validation::of(ValidationMode::Enforce) };

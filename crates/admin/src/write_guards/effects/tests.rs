@@ -34,8 +34,13 @@ impl World {
         world
     }
 
-    fn connect(mut self, id: &str, sotw_types: &[&'static str]) -> Self {
-        let node = Arc::new(Node { id: id.to_owned(), ..Node::default() });
+    fn connect(self, id: &str, sotw_types: &[&'static str]) -> Self {
+        self.connect_as(id, sotw_types, "envoy/1.40.0")
+    }
+
+    fn connect_as(mut self, id: &str, sotw_types: &[&'static str], user_agent: &str) -> Self {
+        let (id, user_agent) = (id.to_owned(), user_agent.to_owned());
+        let node = Arc::new(Node { id, user_agent, ..Node::default() });
         let sotw_types = sotw_types.iter().map(|url| TypeUrl::from_static(url)).collect();
         self.clients.push(Client { node, sotw_types, identity: None });
         self
@@ -166,6 +171,33 @@ fn endpoints_that_become_empty_trip_empty_endpoints() {
     let unused = World::new(&full);
     let effect = "view edge (no connected node): 3 → 0 endpoints of \"web\"";
     assert_eq!(unused.adds(&resources(&[endpoints("web", 0)])), only("empty-endpoints", effect));
+}
+
+/// Envoy uses endpoints without health if it has no others. gRPC clients do not, and Java keeps those that it had.
+#[test]
+fn endpoints_that_grpc_clients_cannot_use_trip_empty_endpoints() {
+    let of = |state: &str| {
+        let url = types::ENDPOINT;
+        let endpoint = format!(
+            "{{health_status: {state}, endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 80}}}}}}}}"
+        );
+        let locality = format!(
+            "{{locality: {{zone: a}}, load_balancing_weight: 1, lb_endpoints: [{endpoint}]}}"
+        );
+        resources(&[
+            cluster("web"),
+            format!("{{'@type': {url}, cluster_name: web, endpoints: [{locality}]}}"),
+        ])
+    };
+    let envoy = World::new(&of("HEALTHY")).connect("e1", &[]);
+    let go = World::new(&of("HEALTHY")).connect_as("e1", &[], "gRPC Go/1.85.0");
+    let effect = "view edge (1 node): 1 → 0 endpoints of \"web\" that gRPC clients use (grpc-java keeps sending to the \
+                  old ones)";
+    for state in ["UNHEALTHY", "DRAINING"] {
+        assert_eq!(envoy.adds(&of(state)), NONE, "{state}");
+        assert_eq!(go.adds(&of(state)), only("empty-endpoints", effect), "{state}");
+    }
+    assert_eq!(go.adds(&of("UNKNOWN")), NONE);
 }
 
 /// The other replicas are not asked about a write that no guard can concern.

@@ -1,5 +1,6 @@
 //! The findings of gRPC clients, and what their rules share.
 
+use super::catalog;
 pub(super) use crate::clients::{CPP, Clients, GO, GRPC as ALL, JAVA, NODE, NONE};
 use crate::{
     node::shown,
@@ -143,6 +144,7 @@ impl Rules {
         if seen == NONE {
             return;
         }
+        debug_assert!(catalog::covers(id, clients), "{id} concerns other clients: {clients:?}");
         let is_refused = !self.is_capped && clients.intersects(self.audience.refusing());
         let severity = if is_refused { severity } else { Severity::Warning };
         let names = clients.names(seen);
@@ -160,7 +162,7 @@ impl Rules {
         rule: impl Into<String>,
     ) {
         if self.seen_by(clients) != NONE {
-            self.add(at, clients & self.readers, id, rule.into(), "", Severity::Warning);
+            self.add(at, NONE, id, rule.into(), "", Severity::Warning);
         }
     }
 

@@ -294,3 +294,63 @@ fn limits<'m>(filter: &'m Message<'_>, findings: &mut Findings<'m>) {
         }
     }
 }
+
+/// Returns the rules that depend on the version: the ID, the resources, and the versions that reject them.
+#[cfg(test)]
+pub(in crate::validate) fn facts() -> Vec<(&'static str, String, Clients)> {
+    let short = |kind: &str| kind.rsplit('.').next().unwrap_or_default().to_owned();
+    let newer = NEWER.iter().map(|(id, names, clients)| {
+        let at = if names.is_empty() {
+            "everywhere".to_owned()
+        } else {
+            format!("in {}", names.join(", "))
+        };
+        (*id, at, *clients)
+    });
+    let extensions = EXTENSIONS.iter().map(|(clients, category, kind)| {
+        let at = if *category == "*" { String::new() } else { format!(", as {category}") };
+        ("extension.version", format!("the extension {kind}{at}"), *clients)
+    });
+    let policies = POLICIES
+        .iter()
+        .map(|(clients, name)| ("lb_policy.version", format!("only the policy {name}"), *clients));
+    let commands = COMMANDS.iter().map(|(clients, name, used)| {
+        let what = match used {
+            Use::Any => String::new(),
+            Use::Parameter => " with a parameter".to_owned(),
+            Use::Length => " with a length".to_owned(),
+            Use::ParameterOrLength => " with a parameter or a length".to_owned(),
+        };
+        ("format.command", format!("the command {name}{what}"), *clients)
+    });
+    let required = REQUIRED.iter().map(|(clients, kind, field)| {
+        ("version.required", format!("{} without {field}", short(kind)), *clients)
+    });
+    let others = FACTS.iter().map(|(id, what, clients)| (*id, (*what).to_owned(), *clients));
+    let all = extensions.chain(policies).chain(commands).chain(required).chain(others);
+    all.chain(newer).collect()
+}
+
+/// The facts behind the checks that are functions.
+#[cfg(test)]
+const FACTS: &[(&str, &str, Clients)] = &[
+    ("health_check.several", "several health checks of a cluster", before(40)),
+    ("extension.version", "the network filter reverse_tunnel_lifecycle of a cluster", before(39)),
+    ("endpoint.additional_addresses", "additional addresses that are not IP addresses", before(38)),
+    ("listener.fcds_version", "fcds_config without filter chains", before(40)),
+    ("listener.quic_version", "certificates of clients over QUIC", before(40)),
+    (
+        "composite.version",
+        "filter_chain, filter_chain_name, or two configurations of an ExecuteFilterAction",
+        before(37),
+    ),
+    ("json_to_metadata.rules", "JsonToMetadata without rules", before(37)),
+    ("rate_limit.limit_version", "limit in the rate_limits of the filter", before(39)),
+    ("cel.syntax", "backquotes in CEL", before(40)),
+    (
+        "regex.syntax",
+        "expressions of more than 100 instructions, of which `.` counts 8 and later 2",
+        before(39),
+    ),
+    ("tcp_proxy.early_data", "upstream_connect_mode without max_early_data_bytes", since(37)),
+];
