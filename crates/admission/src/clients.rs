@@ -2,7 +2,7 @@
 
 use std::ops::{BitAnd, BitOr, Sub};
 
-use crate::profile::{ClientKind, ClientProfile, ClientVersion};
+use crate::client_kind::{ClientKind, ClientVersion};
 
 /// The known versions of a kind of client. All of them are releases `1.x`.
 pub(crate) struct Known {
@@ -126,12 +126,12 @@ impl Clients {
         Self(self.0 & !self.since(minor).0)
     }
 
-    /// Returns the client of a profile. A version that is older than all known ones counts as the oldest, and a newer
+    /// Returns the client of a kind and a version. A version that is older than all known ones counts as the oldest, and a newer
     /// one, or an absent one, as the newest.
-    pub(crate) fn of(profile: ClientProfile) -> Self {
-        let kind = KNOWN.iter().position(|known| known.kind == profile.kind).unwrap_or(0);
+    pub(crate) fn of(kind: ClientKind, version: Option<ClientVersion>) -> Self {
+        let kind = KNOWN.iter().position(|known| known.kind == kind).unwrap_or(0);
         let lines = KNOWN[kind].lines;
-        let line = match profile.version {
+        let line = match version {
             None => lines.len() - 1,
             Some(version) => {
                 let known = |line: &u32| ClientVersion { major: 1, minor: *line } <= version;
@@ -209,7 +209,8 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Clients {
-        Clients::of(text.parse().unwrap())
+        let (name, version) = text.split_once('@').unwrap_or((text, "newest"));
+        Clients::of(ClientKind::read(name).unwrap(), ClientVersion::parse(version))
     }
 
     #[test]
@@ -221,8 +222,7 @@ mod tests {
         assert_eq!(of("envoy"), ENVOY.since(40));
         let connected = |version| {
             let (major, minor) = version;
-            let version = Some(ClientVersion { major, minor });
-            Clients::of(ClientProfile { kind: ClientKind::Envoy, version })
+            Clients::of(ClientKind::Envoy, Some(ClientVersion { major, minor }))
         };
         for older in [(0, 1), (1, 2), (1, 35)] {
             assert_eq!(connected(older), ENVOY.until(37), "{older:?}");

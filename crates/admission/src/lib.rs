@@ -33,6 +33,7 @@
 mod access;
 mod assignments;
 mod bootstrap;
+mod client_kind;
 mod clients;
 mod cluster_choice;
 mod collection;

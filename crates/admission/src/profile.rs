@@ -12,74 +12,8 @@ use std::{
 
 use chancery_model::ScopeName;
 
+pub use crate::client_kind::{ClientKind, ClientVersion};
 use crate::clients::{Clients, ENVOY, GRPC, Known, NONE};
-
-/// A kind of client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ClientKind {
-    /// Envoy, of any build.
-    Envoy,
-    /// gRPC C-core: C++, Python, Ruby, PHP.
-    GrpcCpp,
-    /// gRPC Go (`google.golang.org/grpc/xds`).
-    GrpcGo,
-    /// gRPC Java (`grpc-xds`).
-    GrpcJava,
-    /// gRPC Node (`@grpc/grpc-js-xds`).
-    GrpcNode,
-}
-
-impl ClientKind {
-    const NAMES: [(&'static str, Self); 5] = [
-        ("envoy", Self::Envoy),
-        ("grpc-cpp", Self::GrpcCpp),
-        ("grpc-go", Self::GrpcGo),
-        ("grpc-java", Self::GrpcJava),
-        ("grpc-node", Self::GrpcNode),
-    ];
-
-    fn read(name: &str) -> Result<Self, String> {
-        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
-        found.map(|(_, kind)| *kind).ok_or_else(|| {
-            let known: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
-            format!("expected {}, found {name:?}", known.join(", "))
-        })
-    }
-
-    /// Returns the name in profiles.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
-    }
-}
-
-/// The minor version of a client, such as 1.70.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClientVersion {
-    /// The first number.
-    pub major: u32,
-    /// The second number.
-    pub minor: u32,
-}
-
-impl ClientVersion {
-    /// Reads `1`, `1.70` or `1.70.2-dev`.
-    fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.strip_prefix('v').unwrap_or(text).split(['.', '-', '+']);
-        let major = numbers.next()?.parse().ok()?;
-        let minor = match numbers.next() {
-            None => 0,
-            Some(minor) => minor.parse().ok()?,
-        };
-        Some(Self { major, minor })
-    }
-}
-
-impl fmt::Display for ClientVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
 
 /// A kind of client, with its version if it is known. `Display` and `FromStr` use the form
 /// `grpc-go@1.70`.
@@ -96,6 +30,11 @@ impl ClientProfile {
     #[must_use]
     pub fn of(kind: ClientKind) -> Self {
         Self { kind, version: None }
+    }
+
+    /// Returns the set of this client alone.
+    fn clients(self) -> Clients {
+        Clients::of(self.kind, self.version)
     }
 
     /// Returns the profile of a client with this user agent: `name/version`. An unknown user
@@ -300,7 +239,7 @@ impl Profiles {
         let (mut n_all, mut n, mut releases) = (0, 0, BTreeSet::new());
         for (client, count) in self.counted(scope) {
             n_all += count;
-            if clients.intersects(Clients::of(client.profile)) {
+            if clients.intersects(client.profile.clients()) {
                 n += count;
                 releases.insert(client.title());
             }
@@ -386,7 +325,7 @@ impl Audience {
     pub(crate) fn of_unknown_grpc() -> Self {
         let newest =
             [ClientKind::GrpcCpp, ClientKind::GrpcGo, ClientKind::GrpcJava, ClientKind::GrpcNode];
-        let seen = newest.map(|kind| Clients::of(ClientProfile::of(kind)));
+        let seen = newest.map(|kind| ClientProfile::of(kind).clients());
         Self { seen: seen.into_iter().fold(NONE, |all, one| all | one), ..Self::default() }
     }
 
@@ -397,13 +336,22 @@ impl Audience {
         audience
     }
 
+    /// Returns the audience of one client of each kind, for measurements.
+    pub(crate) fn of_all() -> Self {
+        let mut audience = Self::default();
+        for (_, kind) in ClientKind::NAMES {
+            audience.add(ClientProfile::of(kind), Treatment::Refuse);
+        }
+        audience
+    }
+
     fn add(&mut self, profile: ClientProfile, treatment: Treatment) {
         self.put(profile, treatment);
         self.has_envoy |= profile.kind == ClientKind::Envoy;
     }
 
     fn put(&mut self, profile: ClientProfile, treatment: Treatment) {
-        let client = Clients::of(profile);
+        let client = profile.clients();
         self.seen = self.seen | client.when(treatment >= Treatment::Warn);
         self.refusing = self.refusing | client.when(treatment == Treatment::Refuse);
     }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt::Write};
 
-use super::semantic::versions::of_rule;
+use super::semantic::newer::of_rule;
 use crate::{
     clients::{Clients, ENVOY},
     node::named,
@@ -61,6 +61,12 @@ impl<'a> Findings<'a> {
     /// Returns whether one of these versions of Envoy sees the resource.
     pub(crate) fn has(&self, clients: Clients) -> bool {
         (self.clients & self.audience.seen()).intersects(clients)
+    }
+
+    /// Returns whether fields with these names lead in this order to the message that is being checked.
+    fn is_at(&self, names: &[&str]) -> bool {
+        let mut steps = self.path.iter();
+        names.iter().all(|name| steps.any(|step| matches!(step, Step::Field(own) if own == name)))
     }
 
     /// Runs a check whose rules apply only to some versions of Envoy.
@@ -205,7 +211,7 @@ impl<'a> Findings<'a> {
     }
 
     fn add(&mut self, severity: Severity, id: Cow<'static, str>, rule: String, fix: String) {
-        let clients = self.clients & of_rule(&id, &self.path);
+        let clients = self.clients & of_rule(&id, |names| self.is_at(names));
         if !self.has(clients) {
             return;
         }

@@ -36,6 +36,8 @@ mod manager;
 mod matcher_inputs;
 mod matcher_tree;
 mod network_filter;
+pub(super) mod newer;
+mod older;
 mod other_filter;
 mod path_template;
 mod pem;
@@ -277,7 +279,7 @@ pub(crate) fn used_policy(message: &Message<'_>) -> Option<usize> {
 pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
     static BY_TYPE: LazyLock<Vec<(&str, Vec<Check>)>> = LazyLock::new(|| {
         let mut by_type: BTreeMap<&str, Vec<Check>> = BTreeMap::new();
-        for (name, check) in CHECKS.iter().chain(filter_checks::CHECKS).chain(versions::CHECKS) {
+        for (name, check) in CHECKS.iter().chain(filter_checks::CHECKS).chain(older::CHECKS) {
             by_type.entry(name).or_default().push(*check);
         }
         for name in choices::kinds() {
@@ -292,8 +294,8 @@ pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
         for name in registry::kinds() {
             by_type.entry(name).or_default().push(registry::chosen);
         }
-        for name in versions::kinds() {
-            by_type.entry(name).or_default().push(versions::required);
+        for name in older::kinds() {
+            by_type.entry(name).or_default().push(older::required);
         }
         by_type.into_iter().collect()
     });
@@ -313,7 +315,7 @@ pub(crate) fn scope_key(message: &Message<'_>) -> Vec<String> {
 /// Returns the types of messages that the tables of rules name, each with its fields.
 #[cfg(test)]
 pub(super) fn named_fields() -> Vec<(&'static str, Vec<&'static str>)> {
-    let checks = CHECKS.iter().chain(filter_checks::CHECKS).chain(versions::CHECKS);
+    let checks = CHECKS.iter().chain(filter_checks::CHECKS).chain(older::CHECKS);
     let checked = checks.map(|(kind, _)| (*kind, Vec::new()));
     let named = choices::named_fields().chain(format_fields::named_fields());
     checked.chain(named).chain(matcher_tree::named_fields()).collect()

@@ -7,10 +7,9 @@ use std::{
 
 use super::{
     cluster::TLS_SOCKET,
-    endpoint,
     filters::Side,
     manager,
-    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules, extension},
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules, extension, ip},
     tls,
 };
 use crate::{node::shown, validate::tree::Message};
@@ -138,7 +137,7 @@ fn ranges(criteria: &Message<'_>, field: &str, clients: Clients, at: &At<'_>, ru
         let at = list.index(index);
         let text = range.text("address_prefix");
         let at_address = at.field("address_prefix");
-        let Some(ip) = endpoint::ip(text) else {
+        let Some(ip) = ip(text) else {
             let reason = format!("{} is not an IP address", shown(text));
             rules.refuse(&at_address, clients, ID, reason, "");
             continue;
@@ -284,7 +283,7 @@ fn or_none<T>(list: Vec<T>, none: T) -> Vec<T> {
 
 /// Returns the bits of a range that count, or all bits, and their number. The addresses of IPv4 follow those of IPv6.
 fn range(range: &Message<'_>, is_masked: bool) -> Option<(u128, u64)> {
-    let ip = endpoint::ip(range.text("address_prefix"))?;
+    let ip = ip(range.text("address_prefix"))?;
     let len = range.wrapped("prefix_len").unwrap_or(0);
     let (bits, size) = match ip {
         std::net::IpAddr::V4(ip) => (u128::from(u32::from(ip)), 32),

@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 
 use super::{
-    endpoint, metadata, policy,
+    metadata, policy,
     rules::{
-        ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, SIGNED_MAX, extension, is_duration,
+        ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, SIGNED_MAX, extension, ip, is_duration,
         is_duration_of_java, is_own_source,
     },
     tls,
@@ -223,8 +223,8 @@ const SIGNED_COUNTS: [&str; 4] = [
 /// Returns whether Java's `URI` reads a text as a host: an IP address, or a name whose last label begins with a letter.
 fn is_host_of_java(text: &str) -> bool {
     let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-    if let Some(ip) = inside {
-        return endpoint::ip(ip).is_some_and(|ip| ip.is_ipv6());
+    if let Some(inside) = inside {
+        return ip(inside).is_some_and(|ip| ip.is_ipv6());
     }
     let name = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {

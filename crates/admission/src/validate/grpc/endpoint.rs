@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     metadata,
-    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules, SIGNED_MAX},
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules, SIGNED_MAX, ip},
 };
 use crate::{node::shown, validate::tree::Message};
 
@@ -280,14 +280,6 @@ fn known<K: Hash + Eq>(seen: &mut HashMap<K, Place>, address: K, place: Place) -
             entry.insert(place);
             None
         }
-    }
-}
-
-/// Reads an IP address. An IPv6 address may have a zone.
-pub(super) fn ip(text: &str) -> Option<IpAddr> {
-    match text.split_once('%') {
-        Some((ip, zone)) if !zone.is_empty() => ip.parse().ok().filter(IpAddr::is_ipv6),
-        _ => text.parse().ok(),
     }
 }
 

@@ -1,9 +1,6 @@
 //! Typed metadata (gRFC A83): of clusters, and for Java also of localities and endpoints.
 
-use super::{
-    endpoint,
-    rules::{At, CPP, JAVA, Rules, bad_struct_url},
-};
+use super::rules::{At, CPP, JAVA, Rules, bad_struct_url, ip};
 use crate::{node::shown, validate::tree::Message};
 
 const ID: &str = "grpc.metadata";
@@ -36,7 +33,7 @@ fn address(address: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     let socket = address.message("socket_address");
     let text = socket.map_or("", |socket| socket.text("address"));
     let port = socket.map_or(0, |socket| socket.bits("port_value"));
-    if endpoint::ip(text).is_none() || port > 65535 {
+    if ip(text).is_none() || port > 65535 {
         let reason =
             format!("{} with the port {port} is not an IP address with a port", shown(text));
         let fix = "give an IP address and a port up to 65535";

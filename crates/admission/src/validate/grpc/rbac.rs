@@ -195,7 +195,8 @@ fn range(range: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) 
         Ok(ip) => {
             let max = if ip.is_ipv4() { 32 } else { 128 };
             let reason = format!("the prefix is longer than {max} bits");
-            let clients = (clients & GO).when(len > max);
+            let clients = clients & GO;
+            let clients = clients.when(len > max);
             rules.refuse(&at.field("prefix_len"), clients, ID, reason, "");
         }
     }

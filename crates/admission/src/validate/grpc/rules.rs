@@ -1,5 +1,7 @@
 //! The findings of gRPC clients, and what their rules share.
 
+use std::net::IpAddr;
+
 use super::catalog;
 pub(super) use crate::clients::{CPP, Clients, GO, GRPC as ALL, JAVA, NODE, NONE};
 use crate::{
@@ -215,6 +217,14 @@ fn fits_java(seconds: i64, nanos: i64) -> bool {
 /// The reason of a refusal because of a duration.
 pub(super) const DURATION: &str =
     "the duration must have 0 to 315576000000 seconds and 0 to 999999999 nanoseconds";
+
+/// Reads an IP address. An IPv6 address may have a zone.
+pub(super) fn ip(text: &str) -> Option<IpAddr> {
+    match text.split_once('%') {
+        Some((ip, zone)) if !zone.is_empty() => ip.parse().ok().filter(IpAddr::is_ipv6),
+        _ => text.parse().ok(),
+    }
+}
 
 /// Returns whether a source of configuration is the server that sent the resource.
 pub(super) fn is_own_source(source: Option<&Message<'_>>) -> bool {
