@@ -1,5 +1,4 @@
-//! What older versions of Envoy reject beside extensions and commands of format strings: fields that they need, and
-//! combinations that they do not have.
+//! The fields that older versions of Envoy need, and the combinations that they do not have.
 
 use super::{common::Check, extensions::type_name, listener_kind, versions::before};
 #[cfg(test)]
