@@ -35,7 +35,8 @@ const ALL: &str = "grpc-cpp grpc-go grpc-java grpc-node";
 
 /// Returns whether a finding says what happens to calls although clients accept the resource.
 fn is_effect(problem: &Problem) -> bool {
-    problem.id.starts_with("grpc.effect.") || problem.id == "grpc.no_endpoint"
+    problem.id.starts_with("grpc.effect.")
+        || ["grpc.no_endpoint", "grpc.dropped_locality"].contains(&problem.id.as_str())
 }
 
 /// Returns `path: id: clients` of each refusal, and `path: id` of each warning. Effects have tests of their own.

@@ -166,7 +166,7 @@ pub(in crate::validate) static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
         rule("grpc.drop_overload", "a drop without category or share", CPP | GO | JAVA, JAVA_EDS),
         rule(
             "grpc.effect.locality_weight",
-            "a locality with a weight from 2147483648 gets no RPC",
+            "every RPC fails if all localities have weights from 2147483648",
             JAVA,
             JAVA_EDS,
         ),

@@ -45,10 +45,7 @@ pub(super) fn check(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
             rules.refuse(&at.field("locality"), clients, "grpc.locality", reason, fix);
         }
         if weight(locality) > SIGNED_MAX {
-            let effect =
-                format!("the locality gets no RPC, because its weight is above {SIGNED_MAX}");
-            let at = at.field("load_balancing_weight");
-            rules.effect(&at, JAVA, "grpc.effect.locality_weight", effect, "lower the weights");
+            dropped(assignment, &at, rules);
         }
         if let Some(leds) = locality.message("leds_cluster_locality_config") {
             leds_source(leds, &at.field("leds_cluster_locality_config"), rules);
@@ -74,6 +71,21 @@ pub(super) fn check(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if let Some(policy) = assignment.message("policy") {
         drop_overloads(policy, &at.field("policy"), rules);
     }
+}
+
+/// Java drops a locality whose weight is negative as a signed number. It then uses the others.
+fn dropped(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    let at = at.field("load_balancing_weight");
+    let is_used = |one: &Message<'_>| (1..=SIGNED_MAX).contains(&weight(one));
+    if assignment.messages("endpoints").any(is_used) {
+        let rule = format!(
+            "gRPC clients (Java) send no RPC to this locality, because its weight is above {SIGNED_MAX}"
+        );
+        return rules.note(&at, JAVA, "grpc.dropped_locality", rule);
+    }
+    let effect =
+        format!("every RPC fails, because the weights of all localities are above {SIGNED_MAX}");
+    rules.effect(&at, JAVA, "grpc.effect.locality_weight", effect, "lower the weights");
 }
 
 /// Returns whether gRPC clients use an endpoint of a locality: the locality has a weight, and the endpoint is `HEALTHY` or

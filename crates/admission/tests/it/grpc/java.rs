@@ -482,6 +482,13 @@ fn assignment_without_a_usable_endpoint_is_a_warning() {
     }
     assert_eq!(of(&health("HEALTHY")), [""; 0]);
     assert_eq!(of(&assignment(&json!([]))), ["grpc.no_endpoint"]);
+    let weighted = |zone: &str, address: &str, weight: u32| {
+        let rest =
+            json!({"load_balancing_weight": weight, "lb_endpoints": [endpoint(address, 80)]});
+        locality(zone, &rest)
+    };
+    let both = json!([weighted("a", "10.0.0.1", 2_147_483_648), weighted("b", "10.0.0.2", 1)]);
+    assert_eq!(of(&assignment(&both)), ["grpc.dropped_locality"]);
     let named = |service_name: &str| {
         cluster(
             &json!({"eds_cluster_config": {"eds_config": {"ads": {}}, "service_name": service_name}}),
