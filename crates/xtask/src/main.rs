@@ -96,9 +96,10 @@ usage: cargo xtask <command>
   install [--dev]        follow docs/install-systemd.md in three Debian roots with systemd and the Debian package,
                          until two Envoys are connected (about 5 minutes besides the build); needs root
   packages               check the systemd units, the Dockerfile and the Compose file
-  corpus [--cases REGEX] [--only CLIENT,..]
-                         ask Envoy and the gRPC clients about every case in corpus/admission, and write
-                         its verdicts.json (about 5 minutes on two idle cores)
+  corpus [--cases REGEX] [--only CLIENT[@VERSION],..]
+                         ask every version of Envoy and the gRPC clients in corpus/admission/clients.txt about
+                         every case of the corpus, and write its verdicts.json (about 15 minutes on two idle
+                         cores, besides the installation of the clients)
   far-clients [--program PATH] [CLIENT..]
                          run istiod and istio-agent with an Envoy, Kitex, Armeria and grpc-java with a debug build or
                          a program: updates, removals, a restart and traffic; compiles istiod once (30 minutes)

@@ -19,6 +19,7 @@ mod packages;
 mod packaging;
 mod prometheus;
 mod rocksdb;
+mod versions;
 
 pub(crate) use chart::ChartTools;
 pub(crate) use clients::read;
@@ -74,6 +75,13 @@ pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     install(&missing(&[cluster::ETCD]))?;
     prometheus::program(paths, "prometheus")?;
     clients::install_all(paths)
+}
+
+/// Installs the versions of clients that the corpus asks: those that `only` names, or all.
+pub(crate) fn corpus_clients(paths: &Paths, only: Option<&str>) -> Result<()> {
+    let _one_at_a_time = lock(paths)?;
+    clients::install_python(paths)?;
+    versions::install_all(paths, only)
 }
 
 /// Compiles istiod and istio-agent once.

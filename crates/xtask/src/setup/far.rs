@@ -19,10 +19,11 @@ use crate::{paths::Paths, proc, say::say};
 const SOURCES: &str = "crates/xtask/src/far";
 const ISTIO: &str = "istio.io/istio";
 /// The plugin of Maven that copies the libraries.
-const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
+pub(super) const COPY: &str =
+    "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
-const JAVA: Need = Need::program("javac", "default-jdk-headless");
-const MAVEN: Need = Need::program("mvn", "maven");
+pub(super) const JAVA: Need = Need::program("javac", "default-jdk-headless");
+pub(super) const MAVEN: Need = Need::program("mvn", "maven");
 
 /// The installed programs of Istio.
 #[derive(Debug)]
