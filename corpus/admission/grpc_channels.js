@@ -1,7 +1,8 @@
 // Opens one channel per item of standard input, each as an xDS client of its own.
 //
-// The input is a line of JSON: [[target, bootstrap], ...]. The process ends at the end of the input.
-// It needs NODE_PATH in its environment.
+// The input is a line of JSON: [[target, bootstrap], ...]. The output is one line of JSON per call, with the
+// number of the channel and the status. The process ends at the end of the input. It needs NODE_PATH in its
+// environment.
 "use strict";
 
 const readline = require("readline");
@@ -16,20 +17,20 @@ grpcXds.register();
 
 const bytes = (value) => value;
 
-function call(client) {
-  const metadata = new grpc.Metadata({ waitForReady: true });
+function call(channel, client) {
   const options = { deadline: Date.now() + TIMEOUT_MS };
   const done = (error) => {
-    console.log(error && error.details);
-    setTimeout(call, PAUSE_MS, client);
+    const status = error ? { code: grpc.status[error.code], details: error.details } : { code: "OK", details: "" };
+    console.log(JSON.stringify({ channel, ...status }));
+    setTimeout(call, PAUSE_MS, channel, client);
   };
-  client.makeUnaryRequest("/corpus.Greeter/Hello", bytes, bytes, Buffer.alloc(0), metadata, options, done);
+  client.makeUnaryRequest("/corpus.Greeter/Hello", bytes, bytes, Buffer.alloc(0), new grpc.Metadata(), options, done);
 }
 
 const lines = readline.createInterface({ input: process.stdin });
 lines.on("line", (line) => {
-  for (const [target, bootstrap] of JSON.parse(line)) {
-    call(new grpc.Client(target, grpc.credentials.createInsecure(), { [BOOTSTRAP]: bootstrap }));
-  }
+  JSON.parse(line).forEach(([target, bootstrap], channel) => {
+    call(channel, new grpc.Client(target, grpc.credentials.createInsecure(), { [BOOTSTRAP]: bootstrap }));
+  });
 });
 lines.on("close", () => process.exit(0));

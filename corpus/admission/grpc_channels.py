@@ -1,6 +1,7 @@
-"""Opens one channel per line item of standard input, each as an xDS client of its own.
+"""Opens one channel per item of standard input, each as an xDS client of its own.
 
-The input is a line of JSON: [[target, bootstrap], ...]. The process ends at the end of the input.
+The input is a line of JSON: [[target, bootstrap], ...]. The output is one line of JSON per call, with the
+number of the channel and the status. The process ends at the end of the input.
 """
 
 import json
@@ -12,20 +13,22 @@ import grpc
 BOOTSTRAP = "grpc.TEST_ONLY_DO_NOT_USE_IN_PROD.xds_bootstrap_config"
 
 
-def call(target, bootstrap):
+def call(number, target, bootstrap):
     channel = grpc.insecure_channel(target, options=[(BOOTSTRAP, bootstrap)])
     hello = channel.unary_unary("/corpus.Greeter/Hello")
     while True:
+        code, details = "OK", ""
         try:
-            hello(b"", timeout=20, wait_for_ready=True)
+            hello(b"", timeout=20)
         except grpc.RpcError as error:
-            print(target, error.code(), error.details(), flush=True)
-            threading.Event().wait(0.5)
+            code, details = error.code().name, error.details()
+        print(json.dumps({"channel": number, "code": code, "details": details}), flush=True)
+        threading.Event().wait(0.5)
 
 
 def main():
-    for target, bootstrap in json.loads(sys.stdin.readline()):
-        threading.Thread(target=call, args=(target, bootstrap), daemon=True).start()
+    for number, (target, bootstrap) in enumerate(json.loads(sys.stdin.readline())):
+        threading.Thread(target=call, args=(number, target, bootstrap), daemon=True).start()
     sys.stdin.read()
 
 

@@ -17,6 +17,8 @@ GRPC_TYPES = {LISTENER, ROUTE, CLUSTER, ENDPOINT}
 ADS = {"resource_api_version": "V3", "ads": {}}
 TARGET = "corpus.test"
 PORT = 18080
+# The ports of the backend to which the calls of gRPC clients lead, at all addresses.
+BACKEND_PORTS = (80, 81, 443, 8080, 50051)
 
 # The node ID of a client is the name of a case.
 ASSIGNMENTS = """
@@ -138,9 +140,23 @@ def used_clusters(body):
     return found - {None, ""}
 
 
+def children_of(cluster):
+    """Returns the names of the clusters of which an aggregate cluster consists."""
+    children = cluster.get("cluster_type", {}).get("typed_config", {}).get("clusters", [])
+    return [child for child in children if isinstance(child, str) and child]
+
+
+def service_of(cluster):
+    """Returns the name of the assignment of an EDS cluster."""
+    eds = cluster["body"].get("eds_cluster_config")
+    service = (eds or {}).get("service_name") or cluster["name"]
+    # The assignment of a structured name has a name of its own type.
+    return None if eds is None or service.startswith("xdstp:") else service
+
+
 def one_endpoint(cluster):
-    """Returns an assignment with an endpoint that accepts no connections."""
-    address = {"socket_address": {"address": "127.0.0.1", "port_value": 9}}
+    """Returns an assignment with the endpoint of the backend."""
+    address = {"socket_address": {"address": "127.0.0.1", "port_value": BACKEND_PORTS[0]}}
     locality = {"locality": {"zone": "a"}, "load_balancing_weight": 1,
                 "lb_endpoints": [{"endpoint": {"address": address}}]}
     return {"@type": ENDPOINT, "cluster_name": cluster, "endpoints": [locality]}
@@ -189,8 +205,11 @@ def around_grpc(case):
     # gRPC clients compile some parts of routes only when their clusters are usable.
     used = used_clusters([resource["body"] for resource in case.resources if resource["type_url"] in
                           (LISTENER, ROUTE)])
-    for name in sorted(used - {*names(case, CLUSTER), *names(case, ENDPOINT)}):
+    children = {child for cluster in of(case, CLUSTER) for child in children_of(cluster["body"])}
+    for name in sorted((used | children) - {*names(case, CLUSTER), *names(case, ENDPOINT)}):
         around += [eds_cluster(name), one_endpoint(name)]
+    services = {service_of(cluster) for cluster in of(case, CLUSTER)} - {None, *names(case, ENDPOINT)}
+    around += [one_endpoint(name) for name in sorted(services - used - children)]
     if of(case, LISTENER):
         return around
     tables = names(case, ROUTE)
@@ -204,8 +223,17 @@ def around_grpc(case):
     return [*around, api]
 
 
+def is_server(case):
+    """Returns whether the case has the listener of a gRPC server."""
+    return any("api_listener" not in listener["body"] for listener in of(case, LISTENER))
+
+
 def is_reachable(case, client):
-    return client == "envoy" or bool(case.types() & GRPC_TYPES)
+    """Returns whether the client subscribes to a type of the case."""
+    if client.is_envoy():
+        return True
+    # A channel of an old grpc-java does not survive a target that is the listener of a server.
+    return bool(case.types() & GRPC_TYPES) and not (client.is_old_java() and is_server(case))
 
 
 def target(case):

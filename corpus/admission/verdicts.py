@@ -7,7 +7,7 @@ records which responses the client acknowledges and which it rejects.
 
 import argparse
 import concurrent.futures
-import glob
+import contextlib
 import hashlib
 import json
 import os
@@ -23,22 +23,32 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+import clients
 import support
 
 HERE = pathlib.Path(__file__).resolve().parent
-GRPC_CLIENTS = ("grpcio", "grpc-js", "grpc-go")
-CLIENTS = ("envoy", *GRPC_CLIENTS)
-# A client that has not answered after this time gets the verdict "no answer".
+# A client that has not answered after this time gets the verdict "hangs".
 ANSWER_SECONDS = 8
 # The time that a client has to connect. On a busy machine, grpc-js takes long to start.
-CONNECT_SECONDS = 60
+CONNECT_SECONDS = 20
 # The time after an acknowledgement in which a later rejection still counts.
 GRACE_SECONDS = 0.15
-MESSAGE_CHARS_MAX = 600
+# The variable of the environment that is set in the network of the script.
+NETWORK = "CHANCERY_CORPUS_NETWORK"
+MESSAGE_CHARS_MAX = 400
 # The time after all acknowledgements in which a crash of a gRPC client still counts.
 USE_SECONDS = 2
+# The pause between two polls for a case of a batch. More polls would slow down the server.
+BATCH_PAUSE_SECONDS = 0.4
 # The number of channels that one process opens at a time.
-GRPC_BATCH = 48
+GRPC_BATCH = 200
+# The texts of failed calls that say nothing about the case: its endpoints lead to no backend, or its routes do not match
+# the call.
+NO_EFFECT = re.compile(
+    r"(?i)connection refused|connect failed|failed to connect|error while dialing|io exception|no connection established"
+    r"|network is unreachable|resolve host|name resolution|no such host|dns|connection (timed out|closed|reset)"
+    r"|(no matching route|matched route was found|xds route matching)|virtual ?host|context deadline"
+)
 
 
 class Case:
@@ -64,8 +74,8 @@ class Case:
 
     def is_asked(self, client):
         """Returns whether the head names the client, by its own name or by that of its group."""
-        group = "envoy" if client == "envoy" else "grpc"
-        return not {client, group}.isdisjoint(self.head["ask"].split())
+        group = "envoy" if client.is_envoy() else "grpc"
+        return not {client.name, group}.isdisjoint(self.head["ask"].split())
 
     def types(self):
         return {resource["type_url"] for resource in self.resources}
@@ -123,7 +133,7 @@ class Server:
             self.write_options = {}
 
     def node(self, name):
-        """Returns the subscriptions of a node by type, or None if it is not connected."""
+        """Returns the subscriptions of a node by type. None and nothing mean that it is not connected."""
         try:
             node = self.call("GET", f"/v1/nodes/{name}")
         except urllib.error.HTTPError as error:
@@ -171,16 +181,16 @@ def judge(subscriptions, case):
     return {"verdict": "accepted"}
 
 
-def wait_for_verdict(server, case, has_ended):
+def wait_for_verdict(server, case, has_ended, pause=0.05):
     """Polls the server until the client has answered, has ended, or is too late."""
     end = time.monotonic() + CONNECT_SECONDS
     subscriptions = None
     while time.monotonic() < end:
         ended = has_ended()
         current = server.node(case.name)
-        if current is not None and subscriptions is None:
+        if current and subscriptions is None:
             end = time.monotonic() + ANSWER_SECONDS
-        subscriptions = current if current is not None else subscriptions
+        subscriptions = current or subscriptions
         verdict = judge(subscriptions, case) if subscriptions else None
         if verdict and verdict["verdict"] == "accepted" and not ended:
             time.sleep(GRACE_SECONDS)
@@ -188,16 +198,28 @@ def wait_for_verdict(server, case, has_ended):
         if verdict and not (ended and verdict["verdict"] == "accepted"):
             return verdict
         if ended:
-            return {"verdict": "crashed", "message": "the client ended"}
-        time.sleep(0.05)
+            return {"verdict": "ends", "message": "the client ended"}
+        time.sleep(pause)
     states = {
         type_url.rsplit(".", 1)[-1]: of_type[0]["state"]
         for type_url, of_type in sorted((subscriptions or {}).items())
     }
-    return {"verdict": "no answer", "message": json.dumps(states)}
+    return {"verdict": "hangs", "message": json.dumps(states)}
+
+
+def wait_until_gone(server, cases):
+    """Waits until no earlier client is connected under the names of the cases."""
+    for case in cases:
+        end = time.monotonic() + CONNECT_SECONDS
+        # The server remembers a client after its streams have ended.
+        while server.node(case.name):
+            if time.monotonic() > end:
+                raise SystemExit(f"a client that has ended is still connected as {case.name}")
+            time.sleep(0.02)
 
 
 def ask_envoy(server, case, binary, directory):
+    wait_until_gone(server, [case])
     bootstrap = directory / f"{case.name}.json"
     bootstrap.write_text(json.dumps(support.envoy_bootstrap(case, server.xds)))
     log_path = directory / f"{case.name}.log"
@@ -212,83 +234,102 @@ def ask_envoy(server, case, binary, directory):
     finally:
         envoy.kill()
         envoy.wait()
-    if verdict["verdict"] == "crashed":
+    if verdict["verdict"] == "ends":
         lines = log_path.read_text(errors="replace").splitlines()
         relevant = [line for line in lines if re.search(r"assert|Caught|exiting|error", line)]
         verdict["message"] = one_line(" ".join(relevant[:2]) or "Envoy ended")
     return verdict
 
 
-def ask_go(server, case, binary, directory):
-    environment = {**os.environ, "GRPC_XDS_BOOTSTRAP_CONFIG": support.grpc_bootstrap(case, server.xds)}
-    with open(directory / f"{case.name}.go.log", "w") as log:
-        client = leashed([binary, f"xds:///{support.target(case)}"], env=environment,
-                         stdin=subprocess.PIPE, stdout=log, stderr=log)
-    try:
-        return wait_for_verdict(server, case, lambda: client.poll() is not None)
-    finally:
-        client.kill()
-        client.wait()
-
-
-def ask_batch(server, cases, command, environment, directory):
+def ask_batch(server, cases, client, directory):
     """Asks about all cases at once in one process. If it ends, asks about each half of the rest."""
+    wait_until_gone(server, cases)
     channels = [[f"xds:///{support.target(case)}", support.grpc_bootstrap(case, server.xds)]
                 for case in cases]
-    with open(directory / f"batch-{cases[0].name}.log", "w") as log:
-        client = leashed(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
+    command, environment = client.channels()
+    stem = directory / f"{client.key}-{cases[0].name}-{len(cases)}"
+    with open(f"{stem}.log", "w") as log, open(f"{stem}.calls", "w") as calls:
+        process = leashed(command, env=environment, stdin=subprocess.PIPE, stdout=calls, stderr=log)
     verdicts = {}
     try:
-        client.stdin.write(json.dumps(channels).encode() + b"\n")
-        client.stdin.flush()
+        process.stdin.write(json.dumps(channels).encode() + b"\n")
+        process.stdin.flush()
         with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
             answers = pool.map(
-                lambda case: wait_for_verdict(server, case, lambda: client.poll() is not None), cases)
+                lambda case: wait_for_verdict(server, case, lambda: process.poll() is not None, BATCH_PAUSE_SECONDS),
+                cases)
             verdicts = {case.name: answer for case, answer in zip(cases, answers)}
         # A client may crash when it uses what it has acknowledged.
         time.sleep(USE_SECONDS)
-        has_crashed = client.poll() is not None
+        has_crashed = process.poll() is not None
     finally:
-        client.kill()
-        client.wait()
+        process.kill()
+        process.wait()
     if has_crashed:
-        message = one_line(last_error(log.name))
+        message = one_line(last_error(f"{stem}.log"))
         for name, answer in verdicts.items():
             if answer["verdict"] != "rejected":
-                verdicts[name] = {"verdict": "crashed", "message": message}
-    unclear = [case for case in cases if verdicts[case.name]["verdict"] == "crashed"]
-    if len(cases) > 1 and unclear:
+                verdicts[name] = {"verdict": "ends", "message": message}
+    else:
+        add_effects(cases, verdicts, f"{stem}.calls")
+    unclear = [case for case in cases if verdicts[case.name]["verdict"] == "ends"]
+    if len(cases) > 1 and unclear and has_crashed:
         middle = (len(unclear) + 1) // 2
         for half in filter(None, (unclear[:middle], unclear[middle:])):
-            verdicts |= ask_batch(server, half, command, environment, directory)
+            verdicts |= ask_batch(server, half, client, directory)
     return verdicts
+
+
+def add_effects(cases, verdicts, calls):
+    """Replaces `accepted` by the effect, if the last call of the channel shows one."""
+    last = {}
+    for line in pathlib.Path(calls).read_text(errors="replace").splitlines():
+        # The last line may be incomplete, and lines of two threads may be mixed.
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            call = json.loads(line)
+            last[call["channel"]] = call
+    for number, case in enumerate(cases):
+        call = last.get(number)
+        if call is None or verdicts[case.name]["verdict"] != "accepted":
+            continue
+        verdicts[case.name] = effect(case, call["code"].upper(), call["details"] or "")
+
+
+def effect(case, code, details):
+    """Returns the verdict on an accepted case whose calls end with a status."""
+    if code == "OK":
+        return {"verdict": "works"}
+    if "Panic!" in details:
+        return {"verdict": "ends", "message": one_line(f"{code}: {details}")}
+    if support.is_server(case) or code == "DEADLINE_EXCEEDED" or re.search(NO_EFFECT, details):
+        return {"verdict": "accepted"}
+    return {"verdict": "fails", "message": one_line(f"{code}: {details}")}
 
 
 def last_error(path):
     lines = pathlib.Path(path).read_text(errors="replace").splitlines()
-    return next((line for line in reversed(lines) if "Error:" in line), "the client ended")
+    return next((line for line in reversed(lines) if re.search(r"Error:|panic:|assert", line)), "the client ended")
 
 
 def ask(client, server, cases, arguments, directory):
     """Returns the client's verdicts by the names of the cases."""
-    clients = arguments.clients
-    if client in ("envoy", "grpc-go"):
-        if client == "envoy":
-            binary, one = glob.glob(f"{clients}/lib/python3*/site-packages/envoy/_bin/envoy")[0], ask_envoy
-        else:
-            binary, one = f"{clients}/go/grpc-client", ask_go
+    if client.is_envoy():
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-            answers = pool.map(lambda case: one(server, case, binary, directory), cases)
-            return {case.name: answer for case, answer in zip(cases, answers)}
-    if client == "grpcio":
-        command, environment = [sys.executable, str(HERE / "grpc_channels.py")], {**os.environ}
-    else:
-        command = ["node", str(HERE / "grpc_channels.js")]
-        environment = {**os.environ, "NODE_PATH": f"{clients}/js/node_modules"}
+            def answers(asked):
+                found = pool.map(lambda case: ask_envoy(server, case, client.envoy(), directory), asked)
+                return {case.name: answer for case, answer in zip(asked, found)}
+
+            verdicts = answers(cases)
+            late = [case for case in cases if verdicts[case.name]["verdict"] == "hangs"]
+            return verdicts | answers(late)
     verdicts = {}
-    for start in range(0, len(cases), GRPC_BATCH):
-        batch = cases[start:start + GRPC_BATCH]
-        verdicts |= ask_batch(server, batch, command, environment, directory)
+    with backend(directory):
+        for start in range(0, len(cases), GRPC_BATCH):
+            verdicts |= ask_batch(server, cases[start:start + GRPC_BATCH], client, directory)
+        # A busy machine may have been too slow.
+        late = [case for case in cases if verdicts[case.name]["verdict"] == "hangs"]
+        if late:
+            verdicts |= ask_batch(server, late, client, directory)
     return verdicts
 
 
@@ -316,41 +357,83 @@ def store(server, cases):
         raise SystemExit(f"the surrounding resources are refused: {refusal}")
 
 
-def verdicts_of(server, cases, arguments, directory):
-    verdicts = {case.name: {} for case in cases}
-    for client in arguments.only.split(","):
-        if client == "grpc-go" and not os.path.exists(f"{arguments.clients}/go/grpc-client"):
-            print("grpc-go is not installed; its verdicts stay as they are")
+def ask_all(server, cases, selected, arguments, directory):
+    """Asks each client about each case that is meant for it. Yields the verdicts of each client by case."""
+    for client in selected:
+        if not client.is_installed():
+            print(f"{client.key} is not installed; its verdicts stay as they are")
             continue
-        asked = []
+        verdicts, asked = {}, []
         for case in cases:
+            if not case.is_asked(client):
+                continue
             if case.refusal:
-                verdicts[case.name][client] = {"verdict": "refused by schema", "message": case.refusal}
-            elif not case.is_asked(client):
-                verdicts[case.name][client] = {"verdict": "not asked", "message": "not meant for this client"}
-            elif not support.is_reachable(case, client):
-                verdicts[case.name][client] = {
-                    "verdict": "not asked", "message": "this client does not subscribe to the type"}
-            else:
+                verdicts[case.name] = {"verdict": "refused by schema", "message": case.refusal}
+            elif support.is_reachable(case, client):
                 asked.append(case)
         start = time.monotonic()
-        for name, verdict in ask(client, server, asked, arguments, directory).items():
-            verdicts[name][client] = verdict
-        print(f"{client}: {len(asked)} cases in {time.monotonic() - start:.0f} s", flush=True)
-    return verdicts
+        verdicts |= ask(client, server, asked, arguments, directory)
+        print(f"{client.key}: {len(asked)} cases in {time.monotonic() - start:.0f} s", flush=True)
+        yield client, verdicts
+
+
+def record(path, client, verdicts, asked, names, table):
+    """Replaces the verdicts of a client on the asked cases in the file. Cases that no longer exist are removed from it."""
+    recorded = clients.load(path)
+    merged = {name: recorded.get(name, {}) for name in names}
+    for name, verdict in verdicts.items():
+        merged[name][client.key] = verdict
+    for name in asked - verdicts.keys():
+        merged[name].pop(client.key, None)
+    clients.save(path, merged, table)
+
+
+@contextlib.contextmanager
+def backend(directory):
+    """Runs the server to which the calls of gRPC clients lead."""
+    ports = [str(port) for port in support.BACKEND_PORTS]
+    with open(directory / "backend.log", "w") as log:
+        process = leashed([sys.executable, str(HERE / "grpc_backend.py"), *ports],
+                          stdout=subprocess.PIPE, stderr=log)
+    if not process.stdout.readline():
+        raise SystemExit(f"the backend did not start: see {log.name}")
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def enter_network():
+    """Continues in a network of its own, in which all addresses of the cases lead to this machine.
+
+    Without it, the clients would connect to whatever has these addresses.
+    """
+    if os.environ.get(NETWORK):
+        return
+    setup = "ip link set lo up && ip route add local 10.0.0.0/8 dev lo && ip route add local 2001:db8::/32 dev lo"
+    os.execvpe(
+        "unshare",
+        ["unshare", "--net", "--map-root-user", "sh", "-c", f'{setup} && exec "$@"', "sh",
+         sys.executable, *sys.argv],
+        {**os.environ, NETWORK: "1"},
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", required=True, help="the chancery binary")
     parser.add_argument("--clients", required=True, help="the directory of the real clients")
-    parser.add_argument("--only", default=",".join(CLIENTS), help="clients, separated by commas")
+    parser.add_argument("--only", help="clients such as grpc-java,envoy@1.37.0; by default, all of clients.txt")
     parser.add_argument("--cases", default="", help="a regular expression for the names of cases")
-    parser.add_argument("--jobs", type=int, default=6, help="processes of one client at a time")
+    parser.add_argument("--jobs", type=int, default=2, help="Envoys at a time")
     parser.add_argument("--output", default=str(HERE / "verdicts.json"))
     parser.add_argument("--corpus", default=str(HERE), help="the directory of the cases")
     parser.add_argument("--keep", action="store_true", help="keep the logs, and print their directory")
     arguments = parser.parse_args()
+    enter_network()
+    table = clients.table(arguments.clients)
+    selected = clients.selected(table, arguments.only) if arguments.only else table
     paths = sorted(pathlib.Path(arguments.corpus).glob("*/*/*/*.yaml"))
     cases = [Case(path) for path in paths if re.search(arguments.cases, path.stem)]
     names = [case.name for case in cases]
@@ -363,17 +446,11 @@ def main():
     server = Server(arguments.server, directory)
     try:
         store(server, cases)
-        verdicts = verdicts_of(server, cases, arguments, directory)
+        for client, verdicts in ask_all(server, cases, selected, arguments, directory):
+            record(arguments.output, client, verdicts, {*names}, [path.stem for path in paths], table)
     finally:
         server.process.terminate()
         server.process.wait()
-    try:
-        previous = json.loads(pathlib.Path(arguments.output).read_text())
-    except FileNotFoundError:
-        previous = {}
-    verdicts = {path.stem: previous.get(path.stem, {}) | verdicts.get(path.stem, {}) for path in paths}
-    text = json.dumps(verdicts, indent=1, sort_keys=True)
-    pathlib.Path(arguments.output).write_text(text + "\n")
     if arguments.keep:
         print(directory)
     else:
