@@ -52,7 +52,7 @@ public final class GrpcChannels {
                 Map.of("channel", channel, "code", status.getCode().name(), "details", details)));
     }
 
-    /** Calls for ever. A scheme of its own gives each channel its own bootstrap. */
+    /** Calls forever. A scheme of its own gives each channel its own bootstrap. */
     private static void call(int number, String target, String bootstrap) {
         var scheme = "xds" + number;
         NameResolverRegistry.getDefaultRegistry().register(
