@@ -328,8 +328,8 @@ def ask(client, server, cases, arguments, directory):
             verdicts |= ask_batch(server, cases[start:start + GRPC_BATCH], client, directory)
         # A busy machine may have been too slow.
         late = [case for case in cases if verdicts[case.name]["verdict"] == "hangs"]
-        if late:
-            verdicts |= ask_batch(server, late, client, directory)
+        for start in range(0, len(late), GRPC_BATCH):
+            verdicts |= ask_batch(server, late[start:start + GRPC_BATCH], client, directory)
     return verdicts
 
 
