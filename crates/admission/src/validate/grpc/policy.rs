@@ -101,6 +101,9 @@ pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut
     if !has_policy {
         return;
     }
+    if begins_with_round_robin(cluster) {
+        return;
+    }
     let Ok(decoded) = Cluster::decode(body) else { return };
     let Some(policy) = decoded.load_balancing_policy else { return };
     let at = at.field("load_balancing_policy");
@@ -140,6 +143,16 @@ pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut
             );
         });
     }
+}
+
+/// Returns whether the first policy is `RoundRobin`, which all clients convert without a look at the others.
+fn begins_with_round_robin(cluster: &Message<'_>) -> bool {
+    let list = cluster.message("load_balancing_policy");
+    let first = list.and_then(|list| list.messages("policies").next());
+    let extension = first.and_then(|first| first.message("typed_extension_config"));
+    let config = extension.and_then(|extension| extension.message("typed_config"));
+    let name = config.and_then(|config| config.text("type_url").rsplit('/').next());
+    name == Some(types::ROUND_ROBIN)
 }
 
 /// Returns the error of Node for a `TypedStruct` without a value before the first policy that it converts.
