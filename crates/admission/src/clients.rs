@@ -29,16 +29,16 @@ pub(crate) const KNOWN: [Known; 5] = [
     Known {
         kind: ClientKind::GrpcCpp,
         title: "C++",
-        lines: &[85],
+        lines: &[70],
         newest: 85,
-        measured: &["1.85.1"],
+        measured: &["1.70.0", "1.85.1"],
     },
     Known {
         kind: ClientKind::GrpcGo,
         title: "Go",
         lines: &[70, 76],
         newest: 85,
-        measured: &["1.75.0", "1.85.0"],
+        measured: &["1.70.0", "1.75.0", "1.85.0"],
     },
     Known {
         kind: ClientKind::GrpcJava,
