@@ -82,6 +82,8 @@ struct Facts {
     state: NodeState,
     is_behind: bool,
     has_unknown_version: bool,
+    /// The kind and the version of the client; the greatest one if the streams differ.
+    profile: Option<ClientProfile>,
     /// The client of the first stream, and those of further streams. `None` is the type of aggregated streams.
     first: (Option<TypeUrl>, Client),
     further: Vec<(Option<TypeUrl>, Client)>,
@@ -151,6 +153,7 @@ impl FactsPage {
                 && stream.assignment.is_some()
                 && stream.is_behind(revision),
             has_unknown_version: profile.is_none_or(|known| known.version.is_none()),
+            profile,
             first: (stream.type_url.cloned(), client),
             further: Vec::new(),
             n_bytes: NODE_BYTES,
@@ -191,11 +194,11 @@ impl FactsPage {
     }
 
     fn into_answer(self) -> NodeSurveyAnswer {
-        let mut groups: BTreeMap<(NodeState, bool, bool), Group> = BTreeMap::new();
+        let mut groups: BTreeMap<GroupKey, Group> = BTreeMap::new();
         let mut others = Vec::new();
         for (hash, facts) in self.nodes {
             if self.hashes.is_empty() && facts.further.is_empty() {
-                let of = (facts.state, facts.is_behind, facts.has_unknown_version);
+                let of = (facts.state, facts.is_behind, facts.has_unknown_version, facts.profile);
                 let group = groups.entry(of).or_default();
                 group.hashes.push(hash);
                 if !facts.id.is_empty() {
@@ -206,15 +209,25 @@ impl FactsPage {
             }
         }
         let groups =
-            groups.into_iter().map(|((state, behind, unknown_version), group)| SurveyedNodes {
-                state: state.word().to_owned(),
-                behind,
-                unknown_version,
-                hashes: group.hashes,
-                first: group.first.into_iter().collect(),
+            groups.into_iter().map(|((state, behind, unknown_version, profile), group)| {
+                SurveyedNodes {
+                    state: state.word().to_owned(),
+                    behind,
+                    unknown_version,
+                    hashes: group.hashes,
+                    first: group.first.into_iter().collect(),
+                    client: client_text(profile),
+                }
             });
         NodeSurveyAnswer { groups: groups.collect(), others, next: self.end.unwrap_or_default() }
     }
+}
+
+/// The facts by which nodes are grouped: their state, whether they are behind or have an unknown version, and the client.
+type GroupKey = (NodeState, bool, bool, Option<ClientProfile>);
+
+fn client_text(profile: Option<ClientProfile>) -> String {
+    profile.map(|profile| profile.to_string()).unwrap_or_default()
 }
 
 /// The nodes of one client with equal facts.
@@ -248,6 +261,7 @@ impl Facts {
         self.state = self.state.max(seen.state);
         self.is_behind |= seen.is_behind;
         self.has_unknown_version |= seen.has_unknown_version;
+        self.profile = self.profile.max(seen.profile);
         if seen.first == self.first || self.further.last() == Some(&seen.first) {
             return 0;
         }
@@ -280,6 +294,7 @@ impl Facts {
             behind: self.is_behind,
             unknown_version: self.has_unknown_version,
             clients,
+            client: client_text(self.profile),
         }
     }
 }
@@ -294,6 +309,7 @@ mod tests {
             state,
             is_behind: false,
             has_unknown_version: false,
+            profile: None,
             first: (None, Client::Connection(([10, 0, 0, 1], port).into())),
             further: Vec::new(),
             n_bytes: NODE_BYTES,

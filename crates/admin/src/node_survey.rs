@@ -31,6 +31,11 @@ const SMALL_NODES_MAX: usize = 10_000;
 /// The number of history entries that are read at a time.
 const HISTORY_PIECE: usize = 100;
 
+/// The maximum number of clients that an answer names.
+const CLIENTS_MAX: usize = 100;
+/// The key of the clients that an answer does not name.
+const OTHER_CLIENTS: &str = "other";
+
 /// A problem of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NodeProblem {
@@ -103,6 +108,10 @@ pub(crate) struct Survey {
     /// The number of nodes by state.
     pub(crate) counts: BTreeMap<NodeState, u64>,
     pub(crate) problems: BTreeMap<NodeProblem, NodesWith>,
+    /// The number of nodes by client and version.
+    clients: BTreeMap<String, u64>,
+    /// The number of nodes by replica.
+    by_replica: BTreeMap<u64, u64>,
     /// The revision that nodes have to have acknowledged.
     pub(crate) revision: Revision,
     /// The number of replicas that have answered.
@@ -124,7 +133,7 @@ pub(crate) async fn survey(
     while let Some(start) = from {
         let question = NodeSurveyQuestion { from: start, ..question.clone() };
         let pages = survey.ask(ctx, &question, is_local).await?;
-        let groups = pages.iter().flat_map(|page| &page.groups);
+        let groups = pages.iter().flat_map(|(_, page)| &page.groups);
         let n_nodes: usize = groups.map(|group| group.hashes.len()).sum();
         let asked = question.clone();
         let count = move || {
@@ -159,8 +168,8 @@ fn expected_revision(ctx: &Ctx) -> Revision {
 }
 
 /// Returns the hash at which the next pages begin.
-fn next_page(pages: &[NodeSurveyAnswer], question: &NodeSurveyQuestion) -> Option<u64> {
-    pages.iter().map(|page| page.next).filter(|next| *next > question.from).min()
+fn next_page(pages: &[(u64, NodeSurveyAnswer)], question: &NodeSurveyQuestion) -> Option<u64> {
+    pages.iter().map(|(_, page)| page.next).filter(|next| *next > question.from).min()
 }
 
 impl Survey {
@@ -180,25 +189,33 @@ impl Survey {
         ctx: &Ctx,
         question: &NodeSurveyQuestion,
         is_local: bool,
-    ) -> Result<Vec<NodeSurveyAnswer>, AdminError> {
+    ) -> Result<Vec<(u64, NodeSurveyAnswer)>, AdminError> {
         let here = question.clone().answer_here(ctx);
         let (here, there) = tokio::join!(here, fleet::ask_unless(is_local, ctx, question));
         self.note_missing(&there.not_asked, there.n_not_asked);
         self.replicas = 1 + there.n_answered();
-        Ok([here?].into_iter().chain(there.into_replies()).collect())
+        Ok([(ctx.deps.replica.id(), here?)].into_iter().chain(there.replies).collect())
     }
 
-    /// Counts the nodes that only one replica has. `pages` begin at the same hash; nodes after the end of the shortest
-    /// page count later. A replica that repeats a page ends the survey.
-    fn count(&mut self, pages: Vec<NodeSurveyAnswer>, question: &NodeSurveyQuestion) -> Counted {
+    /// Counts the nodes that only one replica has, and the nodes of each replica. `pages` begin at the same hash; nodes
+    /// after the end of the shortest page count later. A replica that repeats a page ends the survey.
+    fn count(
+        &mut self,
+        pages: Vec<(u64, NodeSurveyAnswer)>,
+        question: &NodeSurveyQuestion,
+    ) -> Counted {
         let (next, seed) = (next_page(&pages, question), question.seed);
         let is_here = |hash: u64| next.is_none_or(|next| hash < next);
         let (mut groups, mut others) = (Vec::new(), Vec::new());
-        for mut page in pages {
+        for (replica_id, mut page) in pages {
             page.groups.iter_mut().for_each(|group| group.hashes.retain(|hash| is_here(*hash)));
+            let n_grouped: usize = page.groups.iter().map(|group| group.hashes.len()).sum();
             groups.extend(page.groups);
+            let n_before = others.len();
             let named = page.others.into_iter().map(|node| (hash_of(&node.id, seed), node));
             others.extend(named.filter(|(hash, _)| is_here(*hash)));
+            let n = n_grouped + others.len() - n_before;
+            *self.by_replica.entry(replica_id).or_default() += n as u64;
         }
         let of_groups = groups.iter().flat_map(|group| &group.hashes);
         let mut hashes: Vec<u64> =
@@ -216,6 +233,7 @@ impl Survey {
             let state = NodeState::parse(&group.state).unwrap_or_default();
             let problems = problems(state, group.behind, false, group.unknown_version);
             self.add_nodes(n, state, problems, first);
+            self.add_client(n, &group.client);
         }
         for (_, node) in others.iter().filter(|(hash, _)| is_on_one(*hash)) {
             self.add(std::slice::from_ref(node));
@@ -233,7 +251,7 @@ impl Survey {
         loop {
             let pages = self.ask(ctx, &question, is_local).await?;
             let next = next_page(&pages, &question);
-            self.add_all(pages.into_iter().flat_map(|page| page.others), |node| {
+            self.add_all(pages.into_iter().flat_map(|(_, page)| page.others), |node| {
                 next.is_none_or(|next| hash_of(&node.id, question.seed) < next)
             });
             match next {
@@ -263,6 +281,16 @@ impl Survey {
         let has_unknown_version = parts.iter().any(|part| part.unknown_version);
         let problems = problems(state, is_behind, n_clients(parts) > 1, has_unknown_version);
         self.add_nodes(1, state, problems, std::iter::once(id));
+        let client = parts.iter().map(|part| part.client.as_str()).max();
+        self.add_client(1, client.unwrap_or_default());
+    }
+
+    fn add_client(&mut self, n: u64, client: &str) {
+        match self.clients.get_mut(client) {
+            Some(known) => *known += n,
+            None if n > 0 => drop(self.clients.insert(client.to_owned(), n)),
+            None => {}
+        }
     }
 
     fn add_nodes<'a>(
@@ -292,12 +320,27 @@ impl Survey {
         pb::ListNodesResponse {
             counts: counts.collect(),
             problems: self.problems.into_iter().map(problem).collect(),
+            clients: first_clients(self.clients).into_iter().collect(),
+            nodes_by_replica: self.by_replica.into_iter().collect(),
             replicas: self.replicas,
             replicas_not_asked: self.n_not_asked,
             not_asked: self.not_asked,
             ..pb::ListNodesResponse::default()
         }
     }
+}
+
+/// Returns the clients with the most nodes. The number of the others is under one key, because clients choose their
+/// versions.
+fn first_clients(clients: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    if clients.len() <= CLIENTS_MAX {
+        return clients;
+    }
+    let mut clients: Vec<(String, u64)> = clients.into_iter().collect();
+    clients.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let others = clients.split_off(CLIENTS_MAX).iter().map(|(_, n)| n).sum();
+    clients.push((OTHER_CLIENTS.to_owned(), others));
+    clients.into_iter().collect()
 }
 
 /// Returns the problems of a node.
@@ -346,8 +389,9 @@ mod tests {
         SurveyedNodes { state: state.to_owned(), hashes, first, ..SurveyedNodes::default() }
     }
 
-    fn page(ordinary: &[&str], others: &[NodeFacts], next: u64) -> NodeSurveyAnswer {
-        NodeSurveyAnswer { groups: vec![group("synced", ordinary)], others: others.to_vec(), next }
+    fn page(ordinary: &[&str], others: &[NodeFacts], next: u64) -> (u64, NodeSurveyAnswer) {
+        let groups = vec![group("synced", ordinary)];
+        (1, NodeSurveyAnswer { groups, others: others.to_vec(), next })
     }
 
     fn question(from: u64) -> NodeSurveyQuestion {
@@ -422,12 +466,24 @@ mod tests {
         let mut survey = Survey::default();
         let silent = SurveyedNodes { unknown_version: true, ..group("silent", &["a", "b"]) };
         let here = NodeSurveyAnswer { groups: vec![silent], ..Default::default() };
-        let counted = survey.count(vec![here, page(&["b", "c"], &[], 0)], &question(0));
+        let counted = survey.count(vec![(2, here), page(&["b", "c"], &[], 0)], &question(0));
         assert_eq!(counted.on_several, [hash_of("b", SEED)]);
+        // A node on two replicas counts for both.
+        assert_eq!(survey.by_replica, BTreeMap::from([(1, 2), (2, 2)]));
+        assert_eq!(survey.clients, BTreeMap::from([(String::new(), 2)]));
         assert_eq!(counts(&survey), [("synced", 1), ("silent", 1)]);
         for of in [NodeProblem::Silent, NodeProblem::Version] {
             assert_eq!(problem(&survey, of), (1, "a".to_owned()));
         }
+    }
+
+    /// Clients choose their user agents.
+    #[test]
+    fn number_of_named_clients_is_bounded() {
+        let clients = (1..=200).map(|n| (format!("envoy@1.{n}"), n)).collect();
+        let first = first_clients(clients);
+        assert_eq!((first.len(), first.get(OTHER_CLIENTS)), (CLIENTS_MAX + 1, Some(&5050)));
+        assert!(first.contains_key("envoy@1.101") && !first.contains_key("envoy@1.100"));
     }
 
     #[test]
