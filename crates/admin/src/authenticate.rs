@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::{
     AdminError,
     caller::{Caller, Rights, rate_exceeded},
+    console,
     deps::Deps,
     metrics::refused,
     origin::Origin,
@@ -26,6 +27,10 @@ use crate::{
 
 /// The paths that need no credential, for probes.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
+
+fn is_open(path: &str) -> bool {
+    OPEN.contains(&path) || console::is_open(path)
+}
 
 /// Finds out who calls, and puts the [`Caller`] into the extensions of the request. Rejects a request with an
 /// invalid credential, and one without a credential unless a rule names `anonymous`.
@@ -40,18 +45,8 @@ pub(crate) async fn authenticate(
             parts.extensions.insert(Arc::new(caller));
             next.run(Request::from_parts(parts, body)).await
         }
-        Err(Rejected { error: refusal, principal }) => {
-            let mut event = Event::new(Port::Admin, "authenticate");
-            if let Some(principal) = principal {
-                event.principal = principal.to_string();
-            }
-            let event = Origin::of(&parts.extensions, &parts.headers).add_to(event);
-            let target = chancery_audit::Target {
-                name: parts.uri.path().to_owned(),
-                ..chancery_audit::Target::default()
-            };
-            let decision = refusal.decision();
-            deps.audit.note_client(Event { decision, target, ..event });
+        Err(rejected) => {
+            let refusal = record(&deps, &parts, rejected);
             let is_grpc = parts.headers.get(header::CONTENT_TYPE);
             if is_grpc.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
                 return tonic::Status::from(refusal).into_http::<axum::body::Body>();
@@ -64,6 +59,47 @@ pub(crate) async fn authenticate(
             }
             response
         }
+    }
+}
+
+/// Records a rejected request, and returns its error.
+fn record(deps: &Deps, request: &Parts, rejected: Rejected) -> AdminError {
+    let Rejected { error, principal } = rejected;
+    let mut event = Event::new(Port::Admin, "authenticate");
+    if let Some(principal) = principal {
+        event.principal = principal.to_string();
+    }
+    let event = Origin::of(&request.extensions, &request.headers).add_to(event);
+    let target = chancery_audit::Target {
+        name: request.uri.path().to_owned(),
+        ..chancery_audit::Target::default()
+    };
+    let decision = error.decision();
+    deps.audit.note_client(Event { decision, target, ..event });
+    error
+}
+
+/// Checks a token that a form of the console has. `request` is the request with the form.
+///
+/// # Errors
+/// Fails if the token proves no identity, or the identity may not call.
+pub(crate) async fn check_token(
+    deps: &Deps,
+    mut request: Parts,
+    token: &str,
+) -> Result<(), AdminError> {
+    let invalid = |_| AdminError::Unauthenticated("the token is not a bearer token".to_owned());
+    let mut credential = HeaderValue::from_str(&format!("Bearer {token}")).map_err(invalid)?;
+    credential.set_sensitive(true);
+    request.headers.insert(header::AUTHORIZATION, credential);
+    // The path of the form needs no credential.
+    request.uri = http::Uri::from_static("/ui");
+    match caller(deps, &request).await {
+        Ok(caller) if caller.identity.principal.is_anonymous() => {
+            Err(AdminError::Unauthenticated("the token proves no identity".to_owned()))
+        }
+        Ok(_) => Ok(()),
+        Err(rejected) => Err(record(deps, &request, rejected)),
     }
 }
 
@@ -93,7 +129,7 @@ async fn caller(deps: &Deps, request: &Parts) -> Result<Caller, Rejected> {
             return Err(AdminError::Unauthenticated(text).into());
         }
     };
-    if OPEN.contains(&request.uri.path()) {
+    if is_open(request.uri.path()) {
         return Ok(Caller::nobody());
     }
     let credentials = credentials(request);
@@ -153,7 +189,7 @@ async fn proven(deps: &Deps, auth: &Authenticator, request: &Parts) -> Identity 
     let credentials = credentials(request);
     let has_credential =
         credentials.peer.is_some() || request.headers.contains_key(header::AUTHORIZATION);
-    if !has_credential || OPEN.contains(&request.uri.path()) {
+    if !has_credential || is_open(request.uri.path()) {
         return Identity::anonymous();
     }
     let rules = Arc::clone(&deps.replica.state().access);

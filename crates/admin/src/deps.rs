@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AdminError,
     caller::AdminAccess,
+    console::ConsoleSettings,
     external::{External, settings::ExternalValidator},
     known_clients::KnownClients,
     log_filter::LogFilter,
@@ -80,6 +81,8 @@ pub struct AdminDeps {
     pub request_bytes_max: u64,
     /// The host names that the HTTP API accepts, in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
+    /// The settings of the console; `None` if the port has no console.
+    pub console: Option<ConsoleSettings>,
     /// The version of the program.
     pub version: &'static str,
     /// The load reports of clients; `None` if the replica does not serve them.

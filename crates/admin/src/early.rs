@@ -90,7 +90,7 @@ fn routes(deps: EarlyDeps) -> Router {
         router = router.route("/metrics", only(get(page)));
     }
     let hosts = web_pages::Hosts::new(hosts.iter().map(String::as_str));
-    let protection = web_pages::Protection { hosts, audit };
+    let protection = web_pages::Protection { hosts, has_console: false, audit };
     router
         .fallback(unavailable)
         .with_state(probes)

@@ -19,7 +19,7 @@ use chancery_model::Verb;
 use http::{Extensions, HeaderMap, Method, Uri, header};
 
 use crate::{
-    AdminDeps, AdminError, authenticate, bounds, csds,
+    AdminDeps, AdminError, authenticate, bounds, console, csds,
     ctx::{Access, Call, Ctx},
     deps::Deps,
     openapi, operations,
@@ -66,18 +66,24 @@ pub(crate) fn add_routes(router: Router, service: &Arc<Deps>, deps: &AdminDeps) 
         ("/readyz", get(readyz)),
     ]));
     operations::add_routes(&mut routes);
-    let ours = routes.0.into_iter();
+    let pages = deps.console.iter().flat_map(|_| console::routes());
+    let ours = routes.0.into_iter().chain(pages);
     let ours =
         ours.fold(Router::new(), |router, (path, methods)| router.route(path, only(methods)));
     let authenticate =
         middleware::from_fn_with_state(Arc::clone(service), authenticate::authenticate);
     let hosts = web_pages::Hosts::new(deps.hosts.iter().map(String::as_str));
-    let protection = web_pages::Protection { hosts, audit: deps.audit.clone() };
-    (router.merge(ours.with_state(http)).fallback(unknown_path))
+    let has_console = deps.console.is_some();
+    let protection = web_pages::Protection { hosts, has_console, audit: deps.audit.clone() };
+    let router = (router.merge(ours.with_state(http)).fallback(unknown_path))
         .layer(authenticate)
         .layer(middleware::from_fn(bounds::refuse_many_fields))
         .layer(middleware::from_fn(record::note_origin))
-        .layer(middleware::from_fn_with_state(protection, web_pages::refuse))
+        .layer(middleware::from_fn_with_state(protection, web_pages::refuse));
+    match deps.console {
+        Some(settings) => router.layer(middleware::from_fn_with_state(settings, console::present)),
+        None => router,
+    }
 }
 
 /// Rejects other methods on a known path with an error of this API.

@@ -28,6 +28,7 @@ mod changed_names;
 mod changes;
 mod cluster;
 mod collection_requests;
+mod console;
 mod create_times;
 mod csds;
 mod ctx;
@@ -137,6 +138,7 @@ use tonic_health::pb::health_server::HealthServer;
 
 pub use caller::AdminAccess;
 pub use chancery_admission::{canonical_json, secret_values};
+pub use console::ConsoleSettings;
 pub use deps::AdminDeps;
 pub use early::{EarlyDeps, RouteSwitch, early_router};
 pub use error::{AdminError, is_surely_not_written, problem_line};

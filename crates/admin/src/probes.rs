@@ -74,16 +74,21 @@ impl Probes {
     /// `/healthz`.
     pub(crate) async fn metrics(self) -> Response {
         let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        match self.metrics_text().await {
+            Some(page) => ([(header::CONTENT_TYPE, content_type)], page).into_response(),
+            None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
+    }
+
+    /// Returns the page of metrics; `None` if it cannot be rendered.
+    pub(crate) async fn metrics_text(self) -> Option<String> {
         let permit = self.metrics_permit.acquire_owned().await;
         let render = tokio::task::spawn_blocking(move || {
             let page = (self.metrics)();
             drop(permit);
             page
         });
-        match render.await {
-            Ok(page) => ([(header::CONTENT_TYPE, content_type)], page).into_response(),
-            Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-        }
+        render.await.ok()
     }
 }
 

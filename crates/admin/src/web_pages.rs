@@ -9,6 +9,8 @@
 //!   Monitoring and probes use names that nobody configures.
 //! - A request is rejected if a browser has marked it as coming from another site (`Origin`,
 //!   `Sec-Fetch-Site`).
+//! - Two requests of web pages are accepted under the paths of the console, if it is on: a form of a page of the port itself,
+//!   and a link that opens a page in a window. The answer to a link from another site is a page with the link.
 //! - A gRPC call over HTTP/2 is accepted under every host name. No browser uses HTTP/2 without TLS,
 //!   and with TLS the certificate must name the host. Over HTTP/1.1 a gRPC call is rejected, because
 //!   a page could send it.
@@ -25,10 +27,13 @@ use axum::{
 use chancery_audit::{Audit, Event, Port};
 use http::{HeaderMap, Method, Version, header, header::HeaderName, uri::Authority};
 
-use crate::{AdminError, origin::Origin};
+use crate::{AdminError, console, origin::Origin};
 
 /// Paths that accept every host name.
 const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
+
+/// The reason for a link on another site that opens a page of the console. It is answered without any work.
+const FOREIGN_LINK: &str = "foreign_link";
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -58,6 +63,8 @@ fn normal(name: &str) -> String {
 #[derive(Debug, Clone)]
 pub(crate) struct Protection {
     pub(crate) hosts: Hosts,
+    /// Whether the port serves the console, whose forms post to it.
+    pub(crate) has_console: bool,
     pub(crate) audit: Audit,
 }
 
@@ -74,8 +81,9 @@ pub(crate) async fn refuse(
     request: Request,
     next: Next,
 ) -> Response {
-    match check(&request, &protection.hosts) {
+    match check(&request, &protection.hosts, protection.has_console) {
         Ok(()) => next.run(request).await,
+        Err(Refusal { reason: FOREIGN_LINK, .. }) => console::link(&request),
         Err(Refusal { reason, text }) => {
             let origin = Origin::of(request.extensions(), request.headers());
             let event = Event::refused(Port::Admin, "request", None, reason);
@@ -86,7 +94,7 @@ pub(crate) async fn refuse(
     }
 }
 
-fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
+fn check<B>(request: &http::Request<B>, hosts: &Hosts, has_console: bool) -> Result<(), Refusal> {
     let refuse = |reason, text| Err(Refusal { reason, text });
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     if is_read && OPEN.contains(&request.uri().path()) {
@@ -111,17 +119,18 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
                 .iter()
                 .any(|scheme| format!("{scheme}://{host}").eq_ignore_ascii_case(origin))
         });
-        if !is_read || !is_own {
+        let is_form = has_console && console::is_console(request.uri().path());
+        if !is_own || !is_read && !is_form {
             let text = format!(
-                "the request comes from a web page (Origin {origin:?}); the admin port serves no web pages"
+                "the request comes from a web page (Origin {origin:?}); only the forms of the console (/ui) may write"
             );
             return refuse("foreign_origin", text);
         }
     }
-    if let Some(site) = one(request.headers(), &SEC_FETCH_SITE)?
-        && site != "same-origin"
-        && site != "none"
-    {
+    let site = one(request.headers(), &SEC_FETCH_SITE)?;
+    let foreign_site = site.filter(|site| *site != "same-origin" && *site != "none");
+    let is_link = has_console && console::is_link(request);
+    if let Some(site) = foreign_site.filter(|_| !is_link) {
         let text =
             format!("the request comes from a web page of another site (Sec-Fetch-Site {site:?})");
         return refuse("foreign_site", text);
@@ -138,8 +147,12 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     }
     match authority {
         // Every browser sends the host.
-        None => Ok(()),
-        Some(authority) if hosts.allows(authority.host()) => Ok(()),
+        None if foreign_site.is_none() => Ok(()),
+        None => refuse("foreign_site", "the request has no Host header".to_owned()),
+        Some(authority) if hosts.allows(authority.host()) => match foreign_site {
+            None => Ok(()),
+            Some(_) => refuse(FOREIGN_LINK, String::new()),
+        },
         Some(authority) => {
             let text = format!(
                 "the host {:?} is not a name of this server; use its IP address, or add the name to admin.hosts",
@@ -171,7 +184,7 @@ mod tests {
 
     fn checked(request: http::request::Builder) -> Result<(), String> {
         let hosts = Hosts::new(["chancery-0.chancery.svc", "Admin.Example"]);
-        check(&request.body(()).unwrap(), &hosts).map_err(|refusal| refusal.text)
+        check(&request.body(()).unwrap(), &hosts, true).map_err(|refusal| refusal.text)
     }
 
     fn get(host: &str) -> http::request::Builder {
@@ -240,6 +253,29 @@ mod tests {
             checked(post.header("origin", own)).unwrap_err();
         }
         checked(get("localhost:18001").header("origin", "https://localhost:443")).unwrap_err();
+    }
+
+    /// The console is a page of the port itself, and other pages may link to it.
+    #[test]
+    fn only_own_forms_and_links_reach_the_console() {
+        let post = || http::Request::post("/ui/freeze").header("host", "localhost:18001");
+        assert_eq!(checked(post().header("origin", "http://localhost:18001")), Ok(()));
+        for origin in ["null", "http://evil.example", "http://localhost:1"] {
+            checked(post().header("origin", origin)).unwrap_err();
+        }
+        checked(post().header("sec-fetch-site", "cross-site")).unwrap_err();
+        let hosts = Hosts::new([]);
+        let link = |mode, dest, host| {
+            let request = http::Request::get("/ui/nodes?id=a").header("host", host);
+            let request = request.header("sec-fetch-site", "cross-site");
+            let request = request.header("sec-fetch-mode", mode).header("sec-fetch-dest", dest);
+            let found = check(&request.body(()).unwrap(), &hosts, true);
+            found.map_err(|refusal| refusal.reason)
+        };
+        assert_eq!(link("navigate", "document", "localhost"), Err(FOREIGN_LINK));
+        assert_eq!(link("navigate", "iframe", "localhost"), Err("foreign_site"));
+        assert_eq!(link("no-cors", "image", "localhost"), Err("foreign_site"));
+        assert_eq!(link("navigate", "document", "evil.example"), Err("foreign_host"));
     }
 
     #[test]

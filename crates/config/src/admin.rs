@@ -7,7 +7,7 @@ use chancery_tls::{TlsConfig, TlsPort};
 use super::{
     bounds::{GIB, HOUR, KIB, LISTEN, bytes, count, time, words},
     loopback,
-    section::section,
+    section::{one_of, section},
     tls::{self, TlsClientCert, TlsMin},
     units::{ByteSize, Span},
 };
@@ -45,6 +45,8 @@ section! {
         /// localhost and the host of raft.advertise are always allowed. /metrics, /healthz, /readyz
         /// and gRPC accept every name.
         hosts: Vec<String>;
+        /// Whether the port serves the console at /ui: pages for people, with the rights of the API.
+        console: ConsoleMode = ConsoleMode::On, words(ConsoleMode::WORDS);
         /// The maximum size of a request, which contains all manifests of one apply.
         request_bytes_max: ByteSize = ByteSize::mib(512), bytes(64 * KIB, 2 * GIB);
         /// The maximum number of connections. A further connection replaces an idle one, or is
@@ -57,6 +59,14 @@ section! {
         idle_timeout: Span = Span::seconds(120), time(100, HOUR);
         /// The maximum time for the body of a request to arrive, plus 1s for each 16KiB.
         body_timeout: Span = Span::seconds(30), time(100, HOUR);
+    }
+}
+
+one_of! {
+    /// Whether the admin port serves the console.
+    pub enum ConsoleMode {
+        On = "on",
+        Off = "off",
     }
 }
 

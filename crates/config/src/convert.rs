@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use chancery_admin::ConsoleSettings;
 use chancery_auth::Authenticator;
 use chancery_load::{Clusters, Limits, LoadReports, Settings};
 use chancery_tls::PortTls;
 
-use crate::{Config, rules::canonical_authority};
+use crate::{Config, ConsoleMode, rules::canonical_authority};
 
 /// Returns the settings of the store.
 pub fn store(config: &Config) -> chancery_store::Config {
@@ -85,6 +86,13 @@ pub fn remote_sinks(config: &Config, tls: Option<&PortTls>) -> Vec<chancery_xds:
 fn authorities(config: &Config) -> Option<Arc<BTreeSet<String>>> {
     let all = config.xds.authorities.iter().filter_map(|authority| canonical_authority(authority));
     (!config.xds.authorities.is_empty()).then(|| Arc::new(all.collect()))
+}
+
+/// Returns the settings of the console; `None` if it is off.
+#[must_use]
+pub fn console(config: &Config) -> Option<ConsoleSettings> {
+    let is_secure = config.admin.tls().is_some();
+    (config.admin.console == ConsoleMode::On).then_some(ConsoleSettings { is_secure })
 }
 
 /// Returns the host names that the admin port accepts: `admin.hosts` and the host of

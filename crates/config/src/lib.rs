@@ -47,6 +47,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+pub use admin::ConsoleMode;
 pub use error::{ConfigError, Source};
 pub use load::{FlagValue, Flags, Loaded, list, load};
 pub use log::LogFormat;

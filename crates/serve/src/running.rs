@@ -136,6 +136,7 @@ impl<'a> Running<'a> {
             drain: port.drain.clone(),
             request_bytes_max: config.admin.request_bytes_max.bytes(),
             hosts: convert::admin_hosts(config),
+            console: convert::console(config),
             version: VERSION,
             load_reports: load_reports.clone(),
             sources: mcp.sources.clone(),

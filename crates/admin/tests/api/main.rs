@@ -6,6 +6,7 @@ mod analyze;
 mod attacks;
 mod audit;
 mod cluster;
+mod console;
 mod csds;
 mod external;
 mod freezes;

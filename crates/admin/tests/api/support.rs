@@ -4,7 +4,8 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use axum::{Router, body::Body};
 use chancery_admin::{
-    AdminAccess, AdminDeps, ExternalValidator, GuardSettings, Readiness, ReferenceSettings,
+    AdminAccess, AdminDeps, ConsoleSettings, ExternalValidator, GuardSettings, Readiness,
+    ReferenceSettings,
 };
 use chancery_admin_proto::v1::admin_client::AdminClient;
 use chancery_admission::Validation;
@@ -35,6 +36,8 @@ pub(crate) struct Server {
     pub(crate) drain: CancellationToken,
     pub(crate) reports: LoadReports,
     pub(crate) replica: Replica,
+    /// What the routes were made of.
+    pub(crate) deps: AdminDeps,
     shards: CancellationToken,
     _directory: tempfile::TempDir,
 }
@@ -180,7 +183,7 @@ impl Server {
         let readiness = Readiness::new(OpenProgress::default(), started, drain.clone());
         readiness.on_open(replica.clone());
         let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
-        let (router, _update) = chancery_admin::router(&AdminDeps {
+        let deps = AdminDeps {
             replica: replica.clone(),
             fanout: fanout.clone(),
             metrics,
@@ -189,6 +192,7 @@ impl Server {
             drain: drain.clone(),
             request_bytes_max: REQUEST_BYTES_MAX,
             hosts: vec!["chancery.example".to_owned()],
+            console: Some(ConsoleSettings { is_secure: false }),
             version: "0.0.0-test",
             load_reports: Some(reports.clone()),
             sources: Sources::default(),
@@ -201,8 +205,9 @@ impl Server {
             log: None,
             tracer: Tracer::default(),
             recent_nodes: chancery_admin::RecentNodesSettings::default(),
-        });
-        Self { router, fanout, drain, reports, replica, shards, _directory: directory }
+        };
+        let (router, _update) = chancery_admin::router(&deps);
+        Self { router, deps, fanout, drain, reports, replica, shards, _directory: directory }
     }
 
     /// Returns a client without a socket.
