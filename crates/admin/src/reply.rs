@@ -178,18 +178,18 @@ fn with_rest(
 ) -> impl Stream<Item = Result<Bytes, AdminError>> + Send + 'static {
     enum Step<S> {
         Start(S),
-        Rest(S, pb::ListNodesResponse),
+        Rest(S, Box<pb::ListNodesResponse>),
     }
     stream::unfold(Some(Step::Start(Box::pin(pieces))), |step| async {
         let (mut pieces, head, rest) = match step? {
             Step::Start(pieces) => (pieces, "{\"nodes\":[", pb::ListNodesResponse::default()),
-            Step::Rest(pieces, rest) => (pieces, "", rest),
+            Step::Rest(pieces, rest) => (pieces, "", *rest),
         };
         Some(match pieces.next().await {
             Some(Ok((text, mut next))) => {
                 // Only the first piece has the freezes.
                 next.held.splice(0..0, rest.held);
-                (Ok(Bytes::from(format!("{head}{text}"))), Some(Step::Rest(pieces, next)))
+                (Ok(Bytes::from(format!("{head}{text}"))), Some(Step::Rest(pieces, Box::new(next))))
             }
             Some(Err(error)) => (Err(error), None),
             None => (Ok(Bytes::from(end_of_list(&rest))), None),

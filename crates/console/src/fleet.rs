@@ -48,7 +48,7 @@ pub fn page(fleet: &Fleet) -> Page {
     Page {
         section: Section::Fleet,
         title: "Fleet".to_owned(),
-        command: "chancery nodes --count\nchancery analyze\nchancery watch".to_owned(),
+        command: "chancery doctor\nchancery nodes\nchancery watch".to_owned(),
         live: Live::On,
         not_asked: not_asked.unwrap_or_default(),
         notes: Vec::new(),
@@ -194,7 +194,7 @@ fn states(counts: &Part<pb::ListNodesResponse>) -> Markup {
         .collect();
     html! {
         @if rows.is_empty() { p.empty { "No node is connected." } }
-        @else { (bars("Nodes by state", &rows)) }
+        @else { (bars("The number of nodes in each state", &rows)) }
     }
 }
 
@@ -261,13 +261,20 @@ fn timeline(timeline: &Part<Vec<(pb::HistoryEntry, Option<pb::WaitResult>)>>) ->
         Ok(entries) => entries,
         Err(reason) => return lacking(reason),
     };
+    let newest_complete = entries.iter().find_map(|(entry, result)| {
+        result.as_ref().filter(|result| result.complete).map(|_| entry.revision)
+    });
+    let is_covered = |revision: u64| newest_complete.is_some_and(|newest| revision < newest);
     let rows = html! {
         @for (entry, result) in entries {
             tr {
                 td.number { (revision_link(entry.revision)) }
                 td { (time(entry.time_ms)) }
                 td { (or_dash(&entry.author)) }
-                td { (acknowledged(result.as_ref(), entry.held)) }
+                td {
+                    @if result.is_none() && !is_covered(entry.revision) { "not counted on this page" }
+                    @else { (acknowledged(result.as_ref(), entry.held)) }
+                }
                 td.wide { @if let Some(result) = result { (bar(result.acknowledged, result.asked)) } }
             }
         }
@@ -289,7 +296,7 @@ pub(crate) fn acknowledged(result: Option<&pb::WaitResult>, is_held: bool) -> Ma
     html! {
         @match result {
             _ if is_held => { (state("pending")) " a freeze holds it" },
-            None => { "as the revision above" },
+            None => { "as a newer revision" },
             Some(result) if result.complete => {
                 (state("synced")) " by all " (count(result.asked, "session"))
             },

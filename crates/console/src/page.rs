@@ -99,9 +99,11 @@ impl Page {
     pub fn document(&self, viewer: &Viewer) -> String {
         let main = html! {
             h1 { (self.title) }
-            (replicas_without_answer(&self.not_asked))
-            @for note in &self.notes {
-                p.note role="note" { (note) }
+            div data-part="notes" {
+                (replicas_without_answer(&self.not_asked))
+                @for note in &self.notes {
+                    p.note role="note" { (note) }
+                }
             }
             (self.body)
             @if !self.command.is_empty() {

@@ -140,7 +140,7 @@ pub(crate) fn type_name(type_url: &str) -> Markup {
     html! { span title=(type_url) { (short_type(type_url)) } }
 }
 
-/// Returns bars with labels, one for each number, the widest one for the greatest. `link` returns the address of a label.
+/// Returns bars with labels, one for each number, the widest one for the greatest.
 pub(crate) fn bars(caption: &str, rows: &[(Markup, u64)]) -> Markup {
     let max = rows.iter().map(|(_, n)| *n).max().unwrap_or_default().max(1);
     let cells = html! {
@@ -152,7 +152,7 @@ pub(crate) fn bars(caption: &str, rows: &[(Markup, u64)]) -> Markup {
             }
         }
     };
-    table(caption, &["", "nodes", "share"], &cells)
+    table(caption, &["group", "nodes", "share"], &cells)
 }
 
 /// Returns a bar of which a part is filled.

@@ -189,9 +189,10 @@ pub(super) async fn thaw_plan(mut visit: Visit) -> Result<Page, AdminError> {
     let pb::ThawRequest { scope, all, discard, .. } = request.clone();
     let trial = operations::thaw(&visit.call, pb::ThawRequest { options: dry_run(), ..request });
     let what = if all { "all scopes" } else { &scope };
-    let title = match discard {
-        true => format!("Discard the held changes of {what}"),
-        false => format!("Thaw {what}"),
+    let title = if discard {
+        format!("Discard the held changes of {what}")
+    } else {
+        format!("Thaw {what}")
     };
     let flags = if discard { " --discard" } else { "" };
     let command = format!("chancery thaw {}{flags}", if all { "--all" } else { &scope });

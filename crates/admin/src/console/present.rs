@@ -99,9 +99,10 @@ pub(crate) async fn present(
     let session = Session { csrf, has_token, is_secure };
     request.extensions_mut().insert(session.clone());
     let answer = next.run(request).await;
-    let mut answer = match is_error(&answer) {
-        true => error(answer, if is_read { &address } else { "/ui" }, &session).await,
-        false => answer,
+    let mut answer = if is_error(&answer) {
+        error(answer, if is_read { &address } else { "/ui" }, &session).await
+    } else {
+        answer
     };
     if let Some(cookie) = new.and_then(|new| cookies::set(cookies::CSRF, &new, is_secure)) {
         answer.headers_mut().append(header::SET_COOKIE, cookie);

@@ -52,6 +52,7 @@ fn call_of(replica: &Replica, fanout: Fanout, caller: Caller, end: &Cancellation
         drain: end.clone(),
         request_bytes_max: 1 << 20,
         hosts: Vec::new(),
+        console: None,
         version: "0.0.0-test",
         load_reports: None,
         sources: Sources::default(),
