@@ -22,6 +22,7 @@ mod bare;
 mod chart;
 mod compare;
 mod conformance;
+mod console;
 mod corpus;
 mod demo;
 mod far;
@@ -70,6 +71,8 @@ usage: cargo xtask <command>
                          doc comments of tests; --check fails if a requirement has neither a test nor a reason
   conformance --xds ADDR build the program, and check the behavior of an xDS server from outside; takes the
                          flags of `chancery conformance` (docs/conformance-kit.md)
+  console                open every page of the console in Chromium, with three replicas of a debug build and real
+                         Envoys; check the pages with axe-core, and do the tasks of an operator (3 minutes)
   attacks [--check]      write a page with the tests of each attack into the target directory; --check fails
                          if an attack has neither a test nor a reason
   metrics [--check]      write (or check) docs/metrics.md from the METRICS tables in the code
@@ -160,6 +163,7 @@ fn run() -> Result<ExitCode> {
         ["conformance"] => conformance::page(&paths)?.write(&paths)?,
         ["conformance", "--check"] => conformance::page(&paths)?.check()?,
         ["conformance", flags @ ..] => return conformance_kit(&paths, flags),
+        ["console"] => console::run(&paths, &given_or_built(&paths)?)?,
         ["attacks"] => attacks::page(&paths)?.write(&paths)?,
         ["attacks", "--check"] => attacks::page(&paths)?.check()?,
         ["metrics"] => metrics_page::write(&paths)?,
@@ -174,11 +178,7 @@ fn run() -> Result<ExitCode> {
         ["mutants"] => mutants::run(&paths, Which::All)?,
         ["mutants", "--group", name] => mutants::run(&paths, Which::Group(name))?,
         ["mutants", "--only", numbers] => {
-            let parse = |number: &str| {
-                number.parse().with_context(|| format!("--only: {number:?} is not a number"))
-            };
-            let numbers = numbers.split(',').map(parse).collect::<Result<Vec<u32>>>()?;
-            mutants::run(&paths, Which::Only(&numbers))?;
+            mutants::run(&paths, Which::Only(&bug_numbers(numbers)?))?;
         }
         ["chart"] => helm_chart(&paths, Golden::Compare)?,
         ["chart", "--apiserver"] => chart::run_installed(&paths)?,
@@ -202,6 +202,14 @@ fn run() -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Parses the numbers of planted bugs.
+fn bug_numbers(text: &str) -> Result<Vec<u32>> {
+    let parse = |number: &str| {
+        number.parse().with_context(|| format!("--only: {number:?} is not a number"))
+    };
+    text.split(',').map(parse).collect()
 }
 
 /// Returns the program in `CHANCERY_BIN`, or a debug build.

@@ -10,6 +10,7 @@ use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+mod browser;
 mod chart;
 mod clients;
 mod cluster;
@@ -66,6 +67,13 @@ pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
     }
     // Each build generates the bindings, so libclang is necessary even if the archive exists.
     install(&missing(&[CPP, LIBCLANG]))
+}
+
+/// Installs Chromium, Envoy and axe-core, and returns the script of axe-core.
+pub(crate) fn browser(paths: &Paths) -> Result<PathBuf> {
+    let _one_at_a_time = lock(paths)?;
+    clients::install_python(paths)?;
+    browser::install_browser(paths)
 }
 
 /// Installs Envoy, gRPC clients in three languages, Prometheus, and etcd, which a load test uses for
