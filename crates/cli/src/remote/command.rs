@@ -137,7 +137,7 @@ pub(crate) enum Command {
         "loadtest --xds 10.0.0.9:9977 --write-command ./publish.sh",
         "loadtest compare before.json after.json",
     ]))]
-    Loadtest(loadtest::LoadTest),
+    Loadtest(Box<loadtest::LoadTest>),
     /// Keep files for Envoy's path_config_source up to date with the view of a node
     ///
     /// Follows the view over an xDS stream, and reconnects when the stream ends. Replaces a file by
