@@ -64,7 +64,7 @@ fn members(status: &pb::ClusterStatus) -> Markup {
                 th scope="row" { (member.replica_id) @if member.replica_id == status.replica_id { " (this one)" } }
                 td { (state(&member.state)) @if member.drained { " drained" } }
                 td { (member.role) }
-                td.number { (member.revision) }
+                td.number { @if member.up { (member.revision) } @else { span.none { "–" } } }
                 td.number { @if let Some(lag) = member.lag { (number(lag)) } @else { span.none { "–" } } }
                 td.number {
                     @if let Some(free) = member.free_bytes { (bytes(free)) }

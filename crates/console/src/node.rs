@@ -162,7 +162,7 @@ fn explanation(explanation: &Part<pb::ExplainResponse>) -> Markup {
                 th scope="row" { (trial.name) }
                 td.number { (trial.priority) }
                 td {
-                    @if trial.matched { (state("present")) " matches" }
+                    @if trial.matched { (state("matches")) }
                     @else if trial.unknown { "unknown" }
                     @else { "does not match" }
                 }

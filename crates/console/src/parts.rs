@@ -25,10 +25,13 @@ pub(crate) fn state(word: &str) -> Markup {
     let known = STATES.iter().find(|(known, _)| *known == word);
     let (class, sign) = match (known, word) {
         (Some((known, sign)), _) => (*known, *sign),
-        (None, "up" | "ready" | "present" | "connected" | "added") => ("synced", "✓"),
-        (None, "down" | "diverged" | "missing" | "removed" | "deleted" | "warning") => {
-            ("rejected", "✕")
+        (None, "up" | "ready" | "present" | "matches" | "served" | "connected" | "added") => {
+            ("synced", "✓")
         }
+        (
+            None,
+            "down" | "diverged" | "missing" | "not served" | "removed" | "deleted" | "warning",
+        ) => ("rejected", "✕"),
         (None, "updated" | "missing-in-some-views" | "connecting") => ("pending", "◐"),
         (None, _) => ("idle", "·"),
     };

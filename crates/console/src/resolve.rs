@@ -43,7 +43,7 @@ fn resolution(path: &pb::Resolution) -> Markup {
     html! {
         section {
             h2 { "Listener " (or_dash(&path.listener)) }
-            p.sentence { (state(if end.served { "present" } else { "missing" })) " " (end.kind) ": " (end.message) }
+            p.sentence { (state(if end.served { "served" } else { "not served" })) ", " (end.kind) " " (end.message) }
             @if !end.location.is_empty() { p { "Redirect " (end.status) " to " (end.location) } }
             @for cluster in &end.clusters { (destination(cluster)) }
             h3 { "Steps" }

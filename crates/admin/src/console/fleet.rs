@@ -7,7 +7,10 @@ use chancery_console::{
 };
 use chancery_model::Verb;
 
-use super::{Visit, convergence, views::pieces};
+use super::{
+    Visit, convergence,
+    views::{or_stale, pieces},
+};
 use crate::{
     AdminError,
     ctx::{Access, Call},
@@ -70,7 +73,11 @@ async fn timeline(
     call: &Call,
 ) -> Result<Vec<(pb::HistoryEntry, Option<pb::WaitResult>)>, AdminError> {
     let request = pb::ListHistoryRequest { limit: REVISIONS_MAX, ..Default::default() };
-    let entries = operations::list_history(call, request).await?.entries;
+    let read =
+        |stale| operations::list_history(call, pb::ListHistoryRequest { stale, ..request.clone() });
+    // The page says elsewhere that the cluster has no leader.
+    let (list, _) = or_stale(read).await?;
+    let entries = list.entries;
     let mut timeline = Vec::new();
     let mut is_open = true;
     for (at, entry) in entries.into_iter().enumerate() {

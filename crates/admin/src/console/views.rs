@@ -43,6 +43,23 @@ fn whole(mut listing: Listing) -> pb::ListResourcesResponse {
     all
 }
 
+/// Runs a read with the newest state. If no leader confirms it, reads the state of this replica, and returns a note.
+pub(super) async fn or_stale<T, F>(
+    run: impl Fn(bool) -> F,
+) -> Result<(T, Option<String>), AdminError>
+where
+    F: Future<Output = Result<T, AdminError>>,
+{
+    match run(false).await {
+        Err(AdminError::Unavailable(reason)) => {
+            let reason = reason.split(';').next().unwrap_or_default();
+            let note = format!("This is the state of this replica, which may be old: {reason}.");
+            Ok((run(true).await?, Some(note)))
+        }
+        answer => Ok((answer?, None)),
+    }
+}
+
 /// Returns a number that a form gives; `None` if it is empty.
 pub(super) fn number(name: &str, text: &str) -> Result<Option<u64>, AdminError> {
     let text = text.trim();
@@ -125,8 +142,16 @@ pub(super) async fn resources(mut visit: Visit) -> Result<Page, AdminError> {
         limit: ROWS,
         ..Default::default()
     };
-    let list = whole(operations::list_resources(&visit.call, request).await?);
-    Ok(resources_view::page(&query, &list))
+    let read = |stale| {
+        operations::list_resources(
+            &visit.call,
+            pb::ListResourcesRequest { stale, ..request.clone() },
+        )
+    };
+    let (list, note) = or_stale(read).await?;
+    let mut page = resources_view::page(&query, &whole(list));
+    page.notes.extend(note);
+    Ok(page)
 }
 
 pub(super) async fn resource(mut visit: Visit) -> Result<Page, AdminError> {
@@ -208,8 +233,13 @@ pub(super) async fn history(mut visit: Visit) -> Result<Page, AdminError> {
         label: query.label.clone(),
         ..Default::default()
     };
-    let list = operations::list_history(&visit.call, request).await?;
-    Ok(history_view::page(&query, &list, &visit.viewer))
+    let read = |stale| {
+        operations::list_history(&visit.call, pb::ListHistoryRequest { stale, ..request.clone() })
+    };
+    let (list, note) = or_stale(read).await?;
+    let mut page = history_view::page(&query, &list, &visit.viewer);
+    page.notes.extend(note);
+    Ok(page)
 }
 
 pub(super) async fn revision(mut visit: Visit) -> Result<Page, AdminError> {

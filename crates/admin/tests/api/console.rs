@@ -498,3 +498,41 @@ async fn events_follow_changes() {
     assert_eq!(event, "event: change\ndata: 1\n\n");
     server.stop().await;
 }
+
+/// Pages stay fast and small with many nodes. The number of nodes is lower without `CHANCERY_TEST_LONG`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_stay_fast_and_small_with_many_nodes() {
+    let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();
+    let n_nodes = if is_long { 100_000 } else { 2_000 };
+    let server = Server::start().await;
+    server.done("POST", "/v1/apply", &clusters(&["web"], "1s")).await;
+    let mut clients = Vec::new();
+    for n in 0..n_nodes {
+        let mut client = Client::open(&server, &format!("node-{n:06}"));
+        client.subscribe(types::CLUSTER).await;
+        clients.push(client);
+    }
+    let pages = [
+        "/ui",
+        "/ui/nodes",
+        "/ui/nodes?state=pending",
+        "/ui/nodes?id=*9&sort=state",
+        "/ui/nodes?behind=1",
+        "/ui/node?id=node-000042",
+        "/ui/resource?type=cds&name=web",
+        "/ui/history",
+        "/ui/revision?revision=1",
+        "/ui/problems",
+        "/ui/cluster",
+    ];
+    for uri in pages {
+        let since = std::time::Instant::now();
+        let body = page(&server, uri).await;
+        let passed = since.elapsed();
+        println!("{uri}: {passed:?}, {} bytes", body.len());
+        assert!(body.len() < 100 << 10, "{uri} has {} bytes", body.len());
+        assert!(passed.as_secs() < 10, "{uri} took {passed:?}");
+    }
+    drop(clients);
+    server.stop().await;
+}

@@ -48,7 +48,7 @@ async fn a_node_is_shown_from_pending_to_acknowledged() {
     let list = server.done("GET", "/v1/nodes?state=nacked", "").await;
     let empty = json!({
         "nodes": [], "disconnected": [], "next": "", "replicas": 1, "not_asked": [], "replicas_not_asked": 0,
-        "counts": {}, "held": [], "problems": [],
+        "clients": {}, "nodes_by_replica": {}, "counts": {}, "held": [], "problems": [],
     });
     assert_eq!(list, empty);
 
