@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::{
     AdminError,
     caller::{Caller, Rights, rate_exceeded},
-    console,
+    console_paths,
     deps::Deps,
     metrics::refused,
     origin::Origin,
@@ -29,7 +29,7 @@ use crate::{
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 fn is_open(path: &str) -> bool {
-    OPEN.contains(&path) || console::is_open(path)
+    OPEN.contains(&path) || console_paths::is_open(path)
 }
 
 /// Finds out who calls, and puts the [`Caller`] into the extensions of the request. Rejects a request with an

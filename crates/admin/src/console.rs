@@ -14,43 +14,29 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
-use chancery_admin_proto::v1 as pb;
-use chancery_console::{Page, Viewer, asset, failed};
-use http::{Extensions, StatusCode, header, request::Parts};
+use chancery_console::{Page, asset};
+use http::{StatusCode, header};
 
 use crate::{
     AdminError,
-    ctx::Call,
-    operations,
-    params::Params,
     routes::{Http, Pairs},
 };
 
 mod actions;
+mod answer;
 mod convergence;
 mod cookies;
 mod events;
 mod fleet;
 mod present;
+mod reads;
 mod session;
 mod views;
+mod visit;
 
-pub(crate) use present::{is_console, is_link, is_open, link, present};
-
-/// The settings of the console.
-#[derive(Debug, Clone, Copy)]
-pub struct ConsoleSettings {
-    /// Whether the port uses TLS, so that browsers send the cookies only over TLS.
-    pub is_secure: bool,
-}
-
-/// A request for a page.
-pub(crate) struct Visit {
-    http: Http,
-    call: Call,
-    params: Params,
-    viewer: Viewer,
-}
+use answer::{error_page, html};
+pub(crate) use present::{link, present};
+use visit::Visit;
 
 /// Returns the routes of the console.
 pub(crate) fn routes() -> impl Iterator<Item = (&'static str, MethodRouter<Http>)> {
@@ -99,54 +85,6 @@ where
             Err(error) => error_page(&error, &viewer),
         }
     })
-}
-
-impl Visit {
-    async fn new(http: Http, pairs: Pairs, request: Parts) -> Result<Self, AdminError> {
-        let axum::extract::Query(pairs) =
-            pairs.map_err(|error| AdminError::Parameter(error.body_text()))?;
-        let call = Call::of(&http.deps, &request.extensions);
-        let viewer = viewer(&http, &call, &request.extensions).await?;
-        Ok(Self { http, call, params: Params::new(pairs), viewer })
-    }
-}
-
-/// Returns the person who looks at a page.
-async fn viewer(http: &Http, call: &Call, extensions: &Extensions) -> Result<Viewer, AdminError> {
-    let session = present::session(extensions);
-    Ok(Viewer {
-        who: Some(operations::who_am_i(call, pb::WhoAmIRequest {}).await?),
-        is_signed_in: session.has_token,
-        csrf: session.csrf,
-        replica_id: http.deps.replica.id(),
-        version: http.deps.version,
-    })
-}
-
-fn html(status: StatusCode, document: String) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        // The answer depends on the caller, and must not outlive the sign-in.
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    (status, headers, document).into_response()
-}
-
-/// Returns the page of an operation that failed.
-fn error_page(error: &AdminError, viewer: &Viewer) -> Response {
-    let (status, _) = error.http();
-    html(status, failed(title(status), &error.to_string(), viewer))
-}
-
-fn title(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::UNAUTHORIZED => "Sign in",
-        StatusCode::FORBIDDEN => "Not allowed",
-        StatusCode::NOT_FOUND => "Not found",
-        StatusCode::SERVICE_UNAVAILABLE => "The replica cannot answer now",
-        StatusCode::CONFLICT => "Rejected",
-        _ => "The request failed",
-    }
 }
 
 /// Returns a static file.

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AdminError,
     caller::AdminAccess,
-    console::ConsoleSettings,
+    console_paths::ConsoleSettings,
     external::{External, settings::ExternalValidator},
     known_clients::KnownClients,
     log_filter::LogFilter,

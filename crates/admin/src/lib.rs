@@ -29,6 +29,7 @@ mod changes;
 mod cluster;
 mod collection_requests;
 mod console;
+mod console_paths;
 mod create_times;
 mod csds;
 mod ctx;
@@ -138,7 +139,7 @@ use tonic_health::pb::health_server::HealthServer;
 
 pub use caller::AdminAccess;
 pub use chancery_admission::{canonical_json, secret_values};
-pub use console::ConsoleSettings;
+pub use console_paths::ConsoleSettings;
 pub use deps::AdminDeps;
 pub use early::{EarlyDeps, RouteSwitch, early_router};
 pub use error::{AdminError, is_surely_not_written, problem_line};

@@ -27,7 +27,7 @@ use axum::{
 use chancery_audit::{Audit, Event, Port};
 use http::{HeaderMap, Method, Version, header, header::HeaderName, uri::Authority};
 
-use crate::{AdminError, console, origin::Origin};
+use crate::{AdminError, console, console_paths, origin::Origin};
 
 /// Paths that accept every host name.
 const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
@@ -119,7 +119,7 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts, has_console: bool) -> Res
                 .iter()
                 .any(|scheme| format!("{scheme}://{host}").eq_ignore_ascii_case(origin))
         });
-        let is_form = has_console && console::is_console(request.uri().path());
+        let is_form = has_console && console_paths::is_console(request.uri().path());
         if !is_own || !is_read && !is_form {
             let text = format!(
                 "the request comes from a web page (Origin {origin:?}); only the forms of the console (/ui) may write"
@@ -129,7 +129,7 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts, has_console: bool) -> Res
     }
     let site = one(request.headers(), &SEC_FETCH_SITE)?;
     let foreign_site = site.filter(|site| *site != "same-origin" && *site != "none");
-    let is_link = has_console && console::is_link(request);
+    let is_link = has_console && console_paths::is_link(request);
     if let Some(site) = foreign_site.filter(|_| !is_link) {
         let text =
             format!("the request comes from a web page of another site (Sec-Fetch-Site {site:?})");

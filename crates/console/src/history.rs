@@ -13,7 +13,7 @@ use crate::{
     text::{address, count, number, shell, short_type},
 };
 
-/// What the page of revisions shows.
+/// The contents of the page of revisions.
 #[derive(Debug, Default)]
 pub struct Query {
     /// The scope; empty for all.

@@ -17,7 +17,7 @@ pub const ORDERS: [(&str, &str); 4] = [
     ("client", "client"),
 ];
 
-/// What the page shows.
+/// The contents of the page.
 #[derive(Debug, Default)]
 pub struct Query {
     /// The pattern of the ID.

@@ -9,7 +9,7 @@ use crate::{
     text::{address, count, shell},
 };
 
-/// What the page shows.
+/// The contents of the page.
 #[derive(Debug, Default)]
 pub struct Query {
     /// The scope; empty for all.

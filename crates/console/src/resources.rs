@@ -24,7 +24,7 @@ const TYPES: [(&str, &str); 11] = [
     ("", ""),
 ];
 
-/// What the page shows.
+/// The contents of the page.
 #[derive(Debug, Default)]
 pub struct Query {
     /// The scope; empty for all.

@@ -7,7 +7,14 @@ use axum::{
 use chancery_admin_proto::v1 as pb;
 use chancery_console::{Page, actions as view, address};
 
-use super::{Visit, error_page, fleet::part, present, session, viewer, views::number};
+use super::{
+    answer::error_page,
+    present,
+    reads::part,
+    session,
+    views::number,
+    visit::{Visit, viewer},
+};
 use crate::{AdminError, ctx::Call, operations, params::Params, routes::Http};
 
 /// Returns the options of a dry run.

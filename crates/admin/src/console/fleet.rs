@@ -2,14 +2,15 @@
 
 use chancery_admin_proto::v1 as pb;
 use chancery_console::{
-    Page, Part,
+    Page,
     fleet::{self as view, Convergence, Fleet},
 };
 use chancery_model::Verb;
 
 use super::{
-    Visit, convergence,
-    views::{or_stale, pieces},
+    convergence,
+    reads::{acknowledged, or_stale, part, pieces},
+    visit::Visit,
 };
 use crate::{
     AdminError,
@@ -53,11 +54,6 @@ pub(super) async fn fleet(mut visit: Visit) -> Result<Page, AdminError> {
     }))
 }
 
-/// Returns a part of a page, or the reason why the page lacks it.
-pub(super) fn part<T>(answer: Result<T, AdminError>) -> Part<T> {
-    answer.map_err(|error| error.to_string())
-}
-
 async fn rejected(call: &Call) -> Result<Vec<pb::NodeStatus>, AdminError> {
     let request = pb::ListNodesRequest {
         state: "rejected".to_owned(),
@@ -90,12 +86,6 @@ async fn timeline(
         timeline.push((entry, result));
     }
     Ok(timeline)
-}
-
-/// Returns how many sessions of all replicas have acknowledged a revision now.
-pub(super) async fn acknowledged(call: &Call, revision: u64) -> Result<pb::WaitResult, AdminError> {
-    let request = pb::WaitRequest { revision, wait_ms: Some(0), ..pb::WaitRequest::default() };
-    operations::wait(call, request).await
 }
 
 async fn convergence_of(http: Http, call: &Call) -> Result<Convergence, AdminError> {

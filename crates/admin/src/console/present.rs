@@ -7,16 +7,17 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use chancery_console::{Viewer, failed, foreign_link, sign_in};
-use http::{Extensions, HeaderName, HeaderValue, Method, StatusCode, header};
+use http::{Extensions, HeaderValue, Method, StatusCode, header};
 use serde_json::Value;
 
-use super::{ConsoleSettings, cookies, html, title};
+use super::{
+    answer::{html, title},
+    cookies,
+};
+use crate::console_paths::{ConsoleSettings, is_console};
 
 /// The maximum size of an error that becomes a page, in bytes.
 const ERROR_BYTES_MAX: usize = 1 << 20;
-
-const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
-const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// The headers of every answer. Nothing is loaded from elsewhere, no page of another site shows a page of the console, and
 /// no script or style within a page runs.
@@ -35,7 +36,7 @@ const HEADERS: [(&str, &str); 7] = [
     ("permissions-policy", "camera=(), microphone=(), geolocation=()"),
 ];
 
-/// What the cookies of a browser say.
+/// The contents of the cookies of a browser.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Session {
     /// The value that each form repeats.
@@ -48,27 +49,6 @@ pub(super) struct Session {
 /// Returns what the cookies of a request say.
 pub(super) fn session(extensions: &Extensions) -> Session {
     extensions.get::<Session>().cloned().unwrap_or_default()
-}
-
-/// Returns whether a path belongs to the console.
-pub(crate) fn is_console(path: &str) -> bool {
-    path == "/ui" || path.starts_with("/ui/")
-}
-
-/// Returns whether a path of the console needs no credential: the sign-in and the static files.
-pub(crate) fn is_open(path: &str) -> bool {
-    path == "/ui/sign-in" || path.starts_with("/ui/static/")
-}
-
-/// Returns whether a request opens a page of the console in a window, as after a click on a link.
-pub(crate) fn is_link<B>(request: &http::Request<B>) -> bool {
-    let has = |name: &HeaderName, value: &str| {
-        request.headers().get(name).is_some_and(|found| found == value)
-    };
-    request.method() == Method::GET
-        && is_console(request.uri().path())
-        && has(&SEC_FETCH_MODE, "navigate")
-        && has(&SEC_FETCH_DEST, "document")
 }
 
 /// Answers a click on a link on a page of another site. The next click comes from the port itself.

@@ -8,9 +8,10 @@ use axum::{
 use chancery_console::{Viewer, sign_in as sign_in_page};
 use http::{HeaderValue, StatusCode, Uri, header};
 
-use super::{cookies, html, present, present::is_console};
+use super::{answer::html, cookies, present};
 use crate::{
     AdminError, authenticate,
+    console_paths::is_console,
     params::Params,
     routes::{Http, body_text},
 };

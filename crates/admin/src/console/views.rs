@@ -6,33 +6,17 @@ use chancery_console::{
     node as node_view, nodes as nodes_view, problems as problems_view, resolve as resolve_view,
     resource as resource_view, resources as resources_view,
 };
-use futures::TryStreamExt;
 
 use super::{
-    Visit,
-    fleet::{acknowledged, part},
+    reads::{acknowledged, or_stale, part, pieces},
+    visit::Visit,
 };
-use crate::{
-    AdminError, ctx::Call, node_list::NodePages, operations, params::whole_number, redact,
-    resources::Listing,
-};
+use crate::{AdminError, ctx::Call, operations, params::whole_number, redact, resources::Listing};
 
 /// The number of rows of a page.
 const ROWS: u32 = 100;
 /// The number of revisions on the page about a resource.
 const VERSIONS_MAX: u32 = 10;
-
-/// Returns the pieces of a list of nodes as one message.
-pub(super) async fn pieces(pages: NodePages) -> Result<pb::ListNodesResponse, AdminError> {
-    let add = |mut all: pb::ListNodesResponse, mut piece: pb::ListNodesResponse| async move {
-        all.nodes.append(&mut piece.nodes);
-        all.disconnected.append(&mut piece.disconnected);
-        all.held.append(&mut piece.held);
-        let pb::ListNodesResponse { nodes, disconnected, held, .. } = all;
-        Ok(pb::ListNodesResponse { nodes, disconnected, held, ..piece })
-    };
-    pages.0.try_fold(pb::ListNodesResponse::default(), add).await
-}
 
 /// Returns the pieces of a list of resources as one message.
 fn whole(mut listing: Listing) -> pb::ListResourcesResponse {
@@ -41,23 +25,6 @@ fn whole(mut listing: Listing) -> pb::ListResourcesResponse {
         all.resources.extend(piece.resources);
     }
     all
-}
-
-/// Runs a read with the newest state. If no leader confirms it, reads the state of this replica, and returns a note.
-pub(super) async fn or_stale<T, F>(
-    run: impl Fn(bool) -> F,
-) -> Result<(T, Option<String>), AdminError>
-where
-    F: Future<Output = Result<T, AdminError>>,
-{
-    match run(false).await {
-        Err(AdminError::Unavailable(reason)) => {
-            let reason = reason.split(';').next().unwrap_or_default();
-            let note = format!("This is the state of this replica, which may be old: {reason}.");
-            Ok((run(true).await?, Some(note)))
-        }
-        answer => Ok((answer?, None)),
-    }
 }
 
 /// Returns a number that a form gives; `None` if it is empty.

@@ -36,7 +36,7 @@ pub(crate) struct Server {
     pub(crate) drain: CancellationToken,
     pub(crate) reports: LoadReports,
     pub(crate) replica: Replica,
-    /// What the routes were made of.
+    /// The parts from which the routes were made.
     pub(crate) deps: AdminDeps,
     shards: CancellationToken,
     _directory: tempfile::TempDir,

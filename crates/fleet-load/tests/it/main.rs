@@ -170,8 +170,8 @@ async fn report(fault: Fault) -> Report {
     let server = Server::new(fault);
     let (mut targets, mut names, mut tasks) = (Vec::new(), Vec::new(), JoinSet::new());
     for number in 0..2 {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let at = listener.local_addr().expect("it has an address");
         targets.push(Target::from(at));
         names.push(at.to_string());
         tasks.spawn(server.clone().serve(listener, number));
@@ -189,7 +189,7 @@ async fn report(fault: Fault) -> Report {
         identities: None,
     };
     let writer: Arc<dyn Writer> = Arc::new(server);
-    run(plan, settings, Some(writer), std::future::pending(), |_| {}).await.unwrap()
+    run(plan, settings, Some(writer), std::future::pending(), |_| {}).await.expect("the test runs")
 }
 
 #[tokio::test]
