@@ -54,7 +54,7 @@ fn benchmark_of_admission_measures_every_way_and_its_check_can_fail() {
     };
     let (holds, page) = report(&["--per-second-min=0"]);
     assert!(holds, "{page}");
-    assert_eq!(page.matches("clusters/s").count(), 12, "{page}");
+    assert_eq!(page.matches("clusters/s").count(), 15, "{page}");
     let (holds, page) = report(&["--per-second-min=1e12"]);
     assert!(!holds && page.contains("TOO SLOW"), "{page}");
 }
