@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn goal_has_a_percentile_and_a_time() {
-        let goal: Goal = "p99=1.5s".parse().unwrap_or_else(|error| panic!("{error}"));
+        let goal: Goal = "p99=1500ms".parse().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(goal.max_ms, 1500.0);
         for wrong in ["p99", "p98=1s", "p99=fast"] {
             assert!(wrong.parse::<Goal>().unwrap_err().contains("p99=100ms"));
