@@ -17,7 +17,6 @@ pub(super) fn check(listener: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     match api.message("api_listener") {
         Some(config) => manager::of_any(config, Side::Client, ALL, &inner, rules),
         None => {
-            // Node ends its process.
             let reason = "the HttpConnectionManager is missing";
             rules.refuse(&inner, ALL, "grpc.api_listener", reason, "");
         }

@@ -5,7 +5,7 @@ use crate::validate::{semantic::regex, tree::Message};
 
 /// Checks a regular expression. All clients use RE2 or the same syntax.
 ///
-/// Node compiles the expression between `^` and `$`, and ends its process if it is not valid.
+/// Node compiles the expression between `^` and `$`.
 pub(super) fn expression(matcher: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     let text = matcher.text("regex");
     let Err(error) = regex::syntax(text) else { return };

@@ -294,7 +294,7 @@ pub(super) fn maglev_table<'m>(config: &'m Message<'_>, findings: &mut Findings<
 
 fn table_size<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
     let is_prime = |n: u64| n > 1 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
-    // PGV bounds the size to 5,000,011 in a cluster, so that the test is short. Envoy 1.40 crashes if it is 1.
+    // PGV bounds the size to 5,000,011 in a cluster, so that the test is short.
     if let Some(size) = config.wrapped("table_size").filter(|size| *size <= u32::MAX.into())
         && !is_prime(size)
     {

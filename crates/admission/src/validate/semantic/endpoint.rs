@@ -152,8 +152,7 @@ fn literal_endpoint<'m>(endpoint: &'m Message<'_>, fix: &'static str, findings: 
     }
 }
 
-/// Checks that the addresses for health checks are IP addresses. Envoy 1.40 crashes when it resolves an endpoint
-/// with DNS whose address for health checks is a name.
+/// Checks that the addresses for health checks are IP addresses.
 pub(super) fn health_check_addresses<'m>(assignment: &'m Message<'_>, findings: &mut Findings<'m>) {
     each_endpoint(assignment, findings, |lb, findings| {
         let config = lb.message("endpoint").and_then(|it| it.message("health_check_config"));

@@ -8,7 +8,6 @@ use crate::validate::{findings::Findings, tree::Message};
 /// The fields that are format strings, by the type of the message.
 const FIELDS: &[(&str, &[&str])] = &[
     ("envoy.config.route.v3.RouteAction", &["host_rewrite", "path_rewrite"]),
-    // Envoy 1.40 crashes if this format is not valid.
     ("envoy.config.route.v3.RateLimit.Action.RemoteAddressMatch", &["descriptor_value"]),
     ("envoy.config.route.v3.RedirectAction", &["path_rewrite"]),
     ("envoy.config.route.v3.Tracing", &["operation", "upstream_operation"]),

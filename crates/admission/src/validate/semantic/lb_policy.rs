@@ -174,7 +174,7 @@ pub(super) fn selectors<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>
     }
 }
 
-/// Each item of a hash policy says what it hashes. Envoy 1.40 crashes otherwise.
+/// Each item of a hash policy says what it hashes.
 pub(super) fn hash_policies<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
     for (index, policy) in config.messages("hash_policy").enumerate() {
         if policy.fields().all(|(at, _)| policy.kind.fields[at].oneof.is_none()) {
