@@ -1,7 +1,6 @@
 //! The clients that are connected: to this replica, and to the others, as they were last listed.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -180,12 +179,7 @@ fn by_scope(groups: &[(Arc<ClientGroup>, u64)]) -> ConnectedClients {
     for (group, n) in groups {
         let client = ConnectedClient::of_user_agent(&group.user_agent);
         for scope in &group.scopes {
-            if !clients.contains_key(scope) {
-                clients.insert(scope.clone(), BTreeMap::new());
-            }
-            if let Some(known) = clients.get_mut(scope) {
-                *known.entry(client).or_default() += n;
-            }
+            *clients.entry(scope.clone()).or_default().entry(client).or_default() += n;
         }
     }
     clients

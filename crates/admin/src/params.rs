@@ -165,7 +165,7 @@ impl Params {
         self.capped(name)
     }
 
-    /// Returns a number of which the operation uses only so much as it supports, or 0 if the parameter is missing.
+    /// Returns a number, or 0 if the parameter is missing. The operation lowers it to its maximum.
     pub(crate) fn capped(&mut self, name: &'static str) -> Result<u32, AdminError> {
         Ok(u32::try_from(self.number_or_zero(name)?).unwrap_or(u32::MAX))
     }

@@ -81,12 +81,12 @@ pub(crate) struct Group {
 }
 
 impl Client {
-    fn new(plan: &Plan, id: String, n: usize) -> Self {
+    fn new(plan: &Plan, id: String, n: usize, habit: Habit) -> Self {
         let region = plan.regions.get(n % plan.regions.len().max(1)).cloned().unwrap_or_default();
         Self {
             id,
             region,
-            habit: plan.habit(n),
+            habit,
             state: ClientState::new(resources(plan)),
             is_connected: false,
             since: None,
@@ -148,9 +148,9 @@ impl Shared {
             id => id.replace("{n}", &n.to_string()),
         };
         let client = |n| {
-            let client = Client::new(&plan, id(n), n);
             let is_reference = n >= plan.clients;
-            Mutex::new(if is_reference { client.ordinary() } else { client })
+            let habit = if is_reference { Habit::Ordinary } else { plan.habit(n) };
+            Mutex::new(Client::new(&plan, id(n), n, habit))
         };
         Arc::new(Self {
             clients: (0..plan.clients + n_references).map(client).collect(),
@@ -168,7 +168,7 @@ impl Shared {
     /// Gives the first client of each connection TLS settings of its own.
     ///
     /// # Errors
-    /// Fails if there are none for a client.
+    /// Fails if `of` fails for a client.
     pub(crate) fn identify(
         &self,
         of: &dyn Fn(&str) -> Result<ClientTls, String>,
@@ -395,12 +395,6 @@ impl Shared {
             let n_resources = self.n_resources();
             self.measures.lock().leave(since, n_resources, |write| client.state.has(write));
         }
-    }
-}
-
-impl Client {
-    fn ordinary(self) -> Self {
-        Self { habit: Habit::Ordinary, ..self }
     }
 }
 

@@ -73,6 +73,20 @@ pub(crate) struct Measures {
 }
 
 impl Write {
+    fn new(at: Instant, phase: Option<usize>, n_expected: u32) -> Self {
+        Self {
+            at,
+            phase,
+            n_expected,
+            n_received: 0,
+            n_left: 0,
+            first: None,
+            most: None,
+            newest: None,
+            has_failed: false,
+        }
+    }
+
     /// Returns whether all clients that had to receive it have it or are gone.
     fn is_complete(&self) -> bool {
         self.has_failed || self.n_received + self.n_left >= self.n_expected
@@ -134,20 +148,9 @@ impl Measures {
     /// Begins with `n_first` writes, which are the first state.
     pub(crate) fn new(n_first: usize) -> Self {
         let now = Instant::now();
-        let first = Write {
-            at: now,
-            phase: None,
-            n_expected: 0,
-            n_received: 0,
-            n_left: 0,
-            first: None,
-            most: None,
-            newest: None,
-            has_failed: false,
-        };
         Self {
-            writes: vec![first; n_first + 1],
-            // What happens before the first phase.
+            writes: vec![Write::new(now, None, 0); n_first + 1],
+            // The clients connect before the first phase.
             phases: vec![OfPhase::new(now)],
             n_established: 0,
             errors: BTreeMap::new(),
@@ -181,19 +184,7 @@ impl Measures {
         let number = self.writes.len();
         let phase = self.phases.len() - 1;
         self.now().n_writes += 1;
-        let n_expected = self.n_established;
-        let [first, most, newest] = [None; 3];
-        self.writes.push(Write {
-            at,
-            phase: Some(phase),
-            n_expected,
-            n_received: 0,
-            n_left: 0,
-            first,
-            most,
-            newest,
-            has_failed: false,
-        });
+        self.writes.push(Write::new(at, Some(phase), self.n_established));
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 

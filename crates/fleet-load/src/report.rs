@@ -218,7 +218,7 @@ impl Report {
         }
     }
 
-    /// Returns whether every client has what it should have, no write failed, and the generator was not the limit.
+    /// Returns whether every client has what it should have, no write failed, and the test itself was fast enough.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.correctness.holds()

@@ -56,7 +56,7 @@ pub struct Settings {
     pub identities: Option<Identities>,
 }
 
-/// Returns the TLS settings of the client with a node ID, or the reason why there are none. The clients of a connection
+/// Makes the TLS settings of the client with a node ID. An error is the reason in words. The clients of a connection
 /// have the identity of the first.
 pub type Identities = Box<dyn Fn(&str) -> Result<ClientTls, String>>;
 

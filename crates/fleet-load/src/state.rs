@@ -1,8 +1,11 @@
 //! The resources that one client has, and the checks of each response.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use xxhash_rust::xxh3::xxh3_64;
+
+/// The arrivals of a response for which a client keeps memory.
+const ARRIVALS_KEPT: usize = 4;
 
 /// The type and the name of a resource, as numbers.
 pub(crate) type Key = (u8, u32);
@@ -97,8 +100,7 @@ impl ClientState {
         let mut applied = Applied::default();
         let arrivals = std::mem::take(&mut self.arrivals);
         if is_whole {
-            let names: std::collections::HashSet<u32> =
-                arrivals.iter().map(|arrival| arrival.name).collect();
+            let names: HashSet<u32> = arrivals.iter().map(|arrival| arrival.name).collect();
             self.held.retain(|(of_type, name), _| *of_type != type_number || names.contains(name));
         }
         for Arrival { name, content, write } in &arrivals {
@@ -148,9 +150,6 @@ impl ClientState {
         *newest = write;
     }
 }
-
-/// The arrivals of a response for which a client keeps memory.
-const ARRIVALS_KEPT: usize = 4;
 
 /// Returns the number of the resource that a write changes. Writes take the resources in turn, from 1 on.
 pub(crate) fn resource_of(write: u32, n_resources: usize) -> Option<usize> {

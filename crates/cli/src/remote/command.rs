@@ -126,7 +126,7 @@ pub(crate) enum Command {
     ///
     /// Connects thin clients to the xDS ports of any server, changes resources at given times, and measures when each client
     /// has each change. At the end, it compares all clients with new ones. The exit code is 0 if every client has exactly
-    /// what it should have, no write failed, and the generator was not the limit.
+    /// what it should have, no write failed, and the test itself was fast enough.
     ///
     /// With Chancery, the test writes through --server, into a scope of its own that only its own nodes see. It deletes the
     /// scope and its assignment at the end.
